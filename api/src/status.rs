@@ -24,7 +24,7 @@ pub struct Status {
     /// The node's name.
     #[serde(default)]
     pub node: String,
-    /// `leader`, `follower` or `starting`.
+    /// `leader`, `follower`, `starting`, or `cut_off`: it led, and its storage does not answer, so that another may lead.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub role: Word,

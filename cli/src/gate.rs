@@ -40,7 +40,11 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
 async fn serve(config: GateConfig, probes: Option<SocketAddr>, screen: &Screen) -> Result<u8> {
     let mut stop = Stop::new()?;
     let (grace, hang_after) = (config.node.drain.grace, config.node.probes.hang_after);
-    let gate = GateNode::start(config).await.map_err(|error| not_started(&error))?;
+    let gate = tokio::select! {
+        started = GateNode::start(config) => started.map_err(|error| not_started(&error))?,
+        // Nobody was promised anything yet; the start may wait for a database that is away.
+        () = stop.asked() => std::process::exit(0),
+    };
     // Held until the end, whichever it is.
     let eye = service::ready(gate.engine().loops(), hang_after, probes)?;
     ready(&gate, eye.as_ref().and_then(OpenEye::probes_address), screen)?;

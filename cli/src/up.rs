@@ -122,7 +122,11 @@ async fn up(
     let mut stop = Stop::new()?;
     let data = config.data.clone();
     let (grace, hang_after) = (config.drain.grace, config.probes.hang_after);
-    let node = Node::start(config).await.map_err(|error| not_started(&error))?;
+    let node = tokio::select! {
+        started = Node::start(config) => started.map_err(|error| not_started(&error))?,
+        // Nobody was promised anything yet; the start may wait for a database that is away.
+        () = stop.asked() => std::process::exit(0),
+    };
     // Held until the end, whichever it is.
     let eye = service::ready(node.engine().loops(), hang_after, probes)?;
     let (drain, drained) = tokio::sync::oneshot::channel::<()>();

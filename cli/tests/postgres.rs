@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -14,7 +15,7 @@ use onward_testkit::{Postgres, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::{Client, Reply};
-use support::process::{signal, until};
+use support::process::{ended as ended_with, signal, until};
 use support::{Node, PATIENCE, a_moment, onward, own_loopback};
 
 fn text(bytes: &[u8]) -> String {
@@ -149,12 +150,41 @@ async fn documents(client: &mut Client, jobs: &[&str]) -> Vec<String> {
     found
 }
 
+#[tokio::test]
+async fn a_database_that_is_away_is_waited_for_and_a_node_that_waits_can_be_stopped() {
+    let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let proxy = Proxy::start(server.port()).unwrap();
+    let url = server.database().unwrap().replace(&format!(":{}/", server.port()), &format!(":{}/", proxy.port()));
+    let listen = own_loopback().replace(":0", ":7400");
+    let begin = || {
+        let mut command = onward(&["up", "--slots", "0", "--listen", &listen, "--data"]);
+        command.arg(folder.path().join("data")).env("ONWARD_STORAGE", &url).env("ONWARD_LOG", "warn");
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let first = lines.next().expect("it says what it waits for").unwrap();
+        (child, first, lines)
+    };
+    let address: SocketAddr = listen.parse().unwrap();
+    let probe = async |path: &str| Client::new(address).try_call("GET", path, "").await.ok().map(|reply| reply.status);
+    proxy.refuse(true);
+    let (mut child, said, _lines) = begin();
+    assert!(said.contains("waits for its database") && said.contains("cannot be reached"), "{said}");
+    assert_eq!((probe("/livez").await, probe("/readyz").await), (Some(200), Some(503)));
+    signal(child.id(), Signal::TERM);
+    assert_eq!(ended_with(&mut child, PATIENCE).await, Some(0));
+
+    let (mut child, _, _lines) = begin();
+    proxy.refuse(false);
+    until("it serves", PATIENCE, async || (probe("/readyz").await == Some(200)).then_some(())).await;
+    signal(child.id(), Signal::TERM);
+    assert_eq!(ended_with(&mut child, PATIENCE).await, Some(0));
+}
+
 #[test]
 fn a_database_that_cannot_be_used_is_refused_with_what_to_do() {
     let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
     let (url, data) = (server.database().unwrap(), folder.path().join("data"));
     for (storage, said) in [
-        ("postgres://onward@127.0.0.1:1/jobs".to_owned(), "the database cannot be reached"),
         (server.address("nothing_of_this_name"), "does not exist"),
         (format!("{url}?sslmode=require"), "does not support TLS"),
         (format!("{url}?sslmode=require&sslrootcert=/nowhere"), "sslrootcert /nowhere"),
@@ -172,9 +202,11 @@ fn a_database_that_cannot_be_used_is_refused_with_what_to_do() {
         assert!(asked.unwrap().status.success(), "{question}");
     };
     drop(start(&data, &url));
+    ask("create table public.before as select version, needs from onward.version");
     ask("update onward.version set version = 99, needs = '7.1'");
     assert!(refused(&data, &url).contains("use onward 7.1 or newer"));
-    ask("update onward.version set version = 2");
+    ask("update onward.version set (version, needs) = (select version, needs from public.before)");
+    drop(start(&data, &url));
 
     // From now on a password is asked for.
     server.ask("alter role onward password 'right'").unwrap();

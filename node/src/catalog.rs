@@ -6,7 +6,7 @@ use onward_core::event::Event;
 use onward_core::ids::JobId;
 use onward_core::state::State;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Catalog {
     ids: BTreeSet<JobId>,
 }
@@ -28,6 +28,10 @@ impl Catalog {
             }
             _ => {}
         }
+    }
+
+    pub fn newest(&self) -> Option<JobId> {
+        self.ids.last().copied()
     }
 
     /// The newest first, beginning before `before`.

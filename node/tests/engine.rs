@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use onward_core::candidate::HolderId;
 use onward_core::effect::Answer;
+use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::Term;
 use onward_core::gate::message::{FinalStatus, Frame, FromDatacenter, JobOutline, JobReport, Outcome, WorkflowCounts};
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, WorkerId};
@@ -23,10 +24,10 @@ use onward_core::time::Wall;
 use onward_core::timeout::ExtensionTotals;
 use onward_log::engines::memory::Fault;
 use onward_log::{
-    Archive, ArchivedJob, BatchKey, Blob, BlobReader, Digest, EmbeddedArchive, EmbeddedLog, Error, Log, MemoryLog, Row,
-    Scanned, Snapshot, StoredRow, Tail,
+    Archive, ArchivedJob, BatchId, BatchKey, Blob, BlobReader, Digest, EmbeddedArchive, EmbeddedLog, Error, Log,
+    MemoryLog, Row, Scanned, Snapshot, StoredRow, Tail, codec,
 };
-use onward_node::cluster::leader::LeaderAddress;
+use onward_node::cluster::leader::{LeaderAddress, LeaderView};
 use onward_node::cluster::{HandoverError, Heir, Leadership, OwnStanding, SeatLook};
 use onward_node::engine::{Engine, Pacing, Refused, Start};
 use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
@@ -747,7 +748,7 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
     assert!(matches!(engine.read(|_| ()).await, Err(Refused::Unavailable(_))), "reads are refused as well");
     assert!(matches!(print().await, Err(Refused::NotBegun(_))), "without a seat likewise, and nothing was printed");
     let (reply, on_session) = tokio::sync::oneshot::channel();
-    engine.check_outputs(vec![claim], session.id(), move |answers| drop(reply.send(answers)));
+    engine.check_outputs(vec![claim], session.id(), move |_, answers| drop(reply.send(answers)));
     session.say(succeed(claim, &[7; 10_000]));
     drop(open);
     while state_of_stalled(&engine, stalled_id).await.is_none() {}
@@ -839,6 +840,123 @@ async fn a_node_follows_until_it_may_lead_and_who_loses_the_seat_follows() {
     assert_eq!((one.stats().terms.get(), other.stats().terms.get()), (1, 1));
     one.stop();
     other.stop();
+}
+
+/// Leads, until its storage is away.
+struct CutOffWhenTold(Arc<AtomicBool>);
+
+impl Leadership for CutOffWhenTold {
+    fn look(&mut self, own: OwnStanding) -> SeatLook {
+        match self.0.load(Ordering::Relaxed) {
+            true => SeatLook::Unseen,
+            false if own.is_caught_up => SeatLook::Try,
+            false => SeatLook::Follow { term: Term::default(), leader: None },
+        }
+    }
+
+    fn hand_over(&mut self, _term: Term, _heir: &Heir) -> Result<(), HandoverError> {
+        Err(HandoverError::Alone)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_from_its_storage_keeps_no_worker_waiting_and_leads_again() {
+    let (log, is_away) = (MemoryLog::new(), Arc::new(AtomicBool::new(false)));
+    let (theirs, away) = (log.clone(), is_away.clone());
+    let mut start = Start::new(short_seat(), move || match away.load(Ordering::Relaxed) {
+        true => Err(Error::Unknown { cause: "it is away".into() }),
+        false => Ok(Box::new(theirs.clone()) as Box<dyn Log>),
+    });
+    start.pacing =
+        Pacing { ask_again: Duration::from_millis(1), term_every: Duration::from_millis(10), ..start.pacing };
+    start.leadership = Box::new(CutOffWhenTold(is_away.clone()));
+    let engine = Engine::start(start).unwrap();
+    let role = || engine.leader_view().borrow().role();
+    until_seen("it leads", || role() == "leader").await;
+    is_away.store(true, Ordering::Relaxed);
+    log.doubt(true);
+    assert!(engine.call(submit(&engine, draft()).1).await.is_err());
+    until_seen("it does not know who leads", || role() == "cut_off").await;
+    let mut session = engine.open_session();
+    session.say(hello(&WorkerId::new("w").unwrap()));
+    let ended = tokio::time::timeout(PATIENCE, session.hear(&mut Vec::new(), 10)).await.expect("it ends");
+    assert!(ended.is_err(), "the worker looks for another node");
+    is_away.store(false, Ordering::Relaxed);
+    log.doubt(false);
+    until_seen("it leads again", || role() == "leader").await;
+    working_session(&engine).await;
+    engine.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_shares_its_log_starts_while_nothing_can_be_stored_and_one_that_is_alone_says_why_not() {
+    let (log, is_away) = (MemoryLog::new(), Arc::new(AtomicBool::new(true)));
+    let start = || {
+        let (theirs, away) = (log.clone(), is_away.clone());
+        let mut start = Start::new(short_seat(), move || match away.load(Ordering::Relaxed) {
+            true => Err(Error::Unknown { cause: "it is away".into() }),
+            false => Ok(Box::new(theirs.clone()) as Box<dyn Log>),
+        });
+        start.pacing.term_every = Duration::from_millis(10);
+        start
+    };
+    assert_eq!(Engine::start(start()).unwrap_err(), Error::Unknown { cause: "it is away".into() });
+    let shared = Start { heirs: Some(Arc::new(|_| Err(HandoverError::Alone))), ..start() };
+    let engine = Engine::start(shared).unwrap();
+    until_seen("it says why it does not serve", || engine.trouble().is_some()).await;
+    assert_eq!((engine.needs_restart(), engine.leader_view().borrow().role()), (None, "starting"));
+    is_away.store(false, Ordering::Relaxed);
+    until_seen("it leads", || engine.leader_view().borrow().role() == "leader").await;
+    engine.stop();
+}
+
+/// Follows a leader of a newer version. Counts the looks before the log is read, and those after.
+struct FollowsNewer(Arc<[AtomicU64; 2]>);
+
+impl Leadership for FollowsNewer {
+    fn look(&mut self, own: OwnStanding) -> SeatLook {
+        self.0[usize::from(own.is_caught_up)].fetch_add(1, Ordering::Relaxed);
+        let leader = LeaderAddress { name: "newer".into(), address: "127.0.0.1:1".into() };
+        SeatLook::Follow { term: Term::new(1), leader: Some(leader) }
+    }
+
+    fn leader_version(&self) -> Option<String> {
+        Some("7.1".into())
+    }
+
+    fn hand_over(&mut self, _term: Term, _heir: &Heir) -> Result<(), HandoverError> {
+        Err(HandoverError::Alone)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_meets_what_a_newer_version_wrote_says_so_and_does_not_try_for_the_seat() {
+    let (log, looks) = (MemoryLog::new(), Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
+    let (theirs, counted) = (log.clone(), looks.clone());
+    let mut start = Start::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
+    start.pacing.term_every = Duration::from_millis(10);
+    start.leadership = Box::new(FollowsNewer(counted));
+    let engine = Engine::start(start).unwrap();
+    let mut leader = log.clone();
+    let tail = leader.take_seat(Term::default()).unwrap();
+    let event = StampedEvent { at: Wall::from_ms(0), event: Event::TermBegan { term: tail.term } };
+    let mut body = Vec::new();
+    codec::encode_events(&[event], &mut body);
+    // Behind the stamp stands the number of the event.
+    body[1] = 100;
+    let key = BatchKey { term: tail.term, id: BatchId(1), first: Seq(1) };
+    leader.append(key, Row { count: 1, body: &body }, &[]).unwrap();
+    until_seen("it says so", || engine.trouble().is_some()).await;
+    let trouble = engine.trouble().unwrap();
+    assert!(trouble.contains("newer version") && trouble.contains("runs onward 7.1"), "{trouble}");
+    assert_eq!(engine.needs_restart(), None);
+    let view = engine.leader_view().borrow().clone();
+    assert!(matches!(view, LeaderView::Following { leader: Some(_), .. }), "calls go to the leader: {view:?}");
+    let count = |at: usize| looks[at].load(Ordering::Relaxed);
+    let (begun, caught_up) = (count(0), count(1));
+    until_seen("it has read the log anew", || count(0) >= begun + 3).await;
+    assert_eq!(count(1), caught_up, "it has not read the log to its end, and so does not ask whether it may lead");
+    engine.stop();
 }
 
 /// Leads whenever it can, and hands over whatever it is asked to.

@@ -12,8 +12,10 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use onward_core::fence::Term;
 use onward_gossip::{ClusterKey, ClusterKeys, GossipRule, Label, Role};
 use onward_node::api::access::Connection;
+use onward_node::cluster::leader::LeaderView;
 use onward_node::gossip::GossipConfig;
 use onward_node::peer::PeerIdentity;
 use onward_node::peer::certificate::{PeerTls, client_config};
@@ -206,6 +208,29 @@ fn gossip(name: &str, incarnation: u64, peers: &[SocketAddr]) -> GossipConfig {
             ..GossipRule::default()
         },
     }
+}
+
+/// Calls to a manager that lost its database go to the one that says that it leads.
+#[tokio::test]
+async fn a_manager_that_cannot_see_the_seat_learns_from_gossip_who_leads() {
+    let folder = tempdir().unwrap();
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let with = |name: &str, peers: &[SocketAddr]| {
+        let listen = free();
+        let gossip = Some(gossip(name, 1, peers));
+        NodeConfig { listen, advertise: Some(listen.to_string()), gossip, ..config(&folder.path().join(name)) }
+    };
+    let leader = Node::start(with("m1", &[])).await.unwrap();
+    let apart = Node::start(with("m2", &[leader.address()])).await.unwrap();
+    apart.engine().leader_view().send_replace(LeaderView::CutOff { term: Term::new(1) });
+    until(async || {
+        let answer = Request::get("/v1/jobs").send(apart.address()).await;
+        answer.head.contains(&format!("onward-leader: {}", leader.address()))
+    })
+    .await;
+    let submitted = Request::post("/v1/jobs", &serde_json::json!({ "kind": "k" })).send(apart.address()).await;
+    assert_eq!(submitted.status, 201);
+    assert_eq!(leader.engine().read(|view| view.manager.view().jobs).await, Ok(1));
 }
 
 async fn nodes(node: &Node) -> Value {

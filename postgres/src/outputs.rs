@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use onward_core::fence::Term;
 use onward_log::Error;
 use uuid::Uuid;
 
@@ -69,18 +70,25 @@ impl PostgresOutputs {
     }
 
     /// Adds what was printed after so many bytes that were not kept; says how many bytes are stored of it all. After
-    /// [`Error::Unknown`] they may be there.
-    pub fn write(&self, key: OutputKey, skipped: u64, data: &[u8], now_ms: u64) -> Result<u64, Error> {
+    /// [`Error::Unknown`] they may be there. `None`, and nothing is added, if output of a later term is stored.
+    pub fn write(
+        &self,
+        key: OutputKey,
+        term: Term,
+        skipped: u64,
+        data: &[u8],
+        now_ms: u64,
+    ) -> Result<Option<u64>, Error> {
         let mut connection = self.connection();
         let deadline = connection.deadline(data.len());
         let (job, workflow, fence) = (Uuid::from_u128(key.job), i32::from(key.workflow), key.fence.cast_signed());
-        let (skipped, now) = (signed(skipped), signed(now_ms));
+        let (skipped, now, term) = (signed(skipped), signed(now_ms), term.get().cast_signed());
         let rows = connection.change(
             WRITE,
-            &[&self.name, &job, &workflow, &fence, &skipped, &data, &now, &PART_BYTES, &self.keep_bytes],
+            &[&self.name, &job, &workflow, &fence, &skipped, &data, &now, &PART_BYTES, &self.keep_bytes, &term],
             deadline,
         );
-        Ok(rows.map_err(Failure::of_change)?[0].get::<_, i64>(0).unsigned_abs())
+        Ok(rows.map_err(Failure::of_change)?.first().map(|row| row.get::<_, i64>(0).unsigned_abs()))
     }
 
     /// The kept output of an attempt: the number of bytes before it, and the bytes, as many as are to be kept.

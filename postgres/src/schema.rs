@@ -9,8 +9,12 @@ use crate::connection::Connection;
 use crate::failure::{Failure, OpenError};
 
 /// Statements that lead to each version, from the one before.
-const STEPS: &[&str] =
-    &[include_str!("../schema/1.sql"), include_str!("../schema/2.sql"), include_str!("../schema/3.sql")];
+const STEPS: &[&str] = &[
+    include_str!("../schema/1.sql"),
+    include_str!("../schema/2.sql"),
+    include_str!("../schema/3.sql"),
+    include_str!("../schema/4.sql"),
+];
 
 /// The version of onward that made the newest step, and reads what it leaves.
 const NEEDS: &str = env!("CARGO_PKG_VERSION");

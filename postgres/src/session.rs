@@ -9,6 +9,7 @@ use core::future::poll_fn;
 use core::pin::pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
+use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -113,9 +114,39 @@ impl fmt::Debug for Connector {
 fn unopened(error: &tokio_postgres::Error) -> OpenError {
     match error.as_db_error() {
         Some(answer) if answer.message().contains("startup parameter") => OpenError::Pooler(told(error)),
+        Some(answer) if is_passing(answer.code().code()) => OpenError::Unreachable(told(error)),
         Some(_) => OpenError::Refused(told(error)),
+        None if is_wrong_encryption(error) => OpenError::Refused(told(error)),
         None => OpenError::Unreachable(told(error)),
     }
+}
+
+/// Whether the two ends do not agree on encryption: the server has none, or a certificate that is not believed. A connection
+/// that merely broke meanwhile is none of that.
+fn is_wrong_encryption(error: &tokio_postgres::Error) -> bool {
+    if !error.to_string().starts_with("error performing TLS handshake") {
+        return false;
+    }
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(broken) = error.downcast_ref::<std::io::Error>() {
+            return broken.kind() == std::io::ErrorKind::InvalidData;
+        }
+        cause = error.source();
+    }
+    true
+}
+
+/// Refuses a server by its `server_version_num`.
+fn check_version(number: &str) -> Result<(), OpenError> {
+    let version: i32 = number.parse().unwrap_or_default();
+    if version < OLDEST { Err(OpenError::TooOld { found: version / 10_000 }) } else { Ok(()) }
+}
+
+/// Whether a server that refuses a connection with this code may take it a moment later: it starts, stops or recovers, or has
+/// no connection left.
+fn is_passing(code: &str) -> bool {
+    code.starts_with("57") || code == "53300"
 }
 
 pub(crate) fn random_uuid() -> Result<Uuid, OpenError> {
@@ -169,10 +200,7 @@ impl Session {
             _ => None,
         });
         let row = row.ok_or_else(|| OpenError::Refused("it does not show its settings".into()))?;
-        let version: i32 = row.get(0).and_then(|version| version.parse().ok()).unwrap_or_default();
-        if version < OLDEST {
-            return Err(OpenError::TooOld { found: version / 10_000 });
-        }
+        check_version(row.get(0).unwrap_or_default())?;
         if row.get(1) != Some(mark) {
             return Err(OpenError::Pooler("it ignores the options of a new connection".into()));
         }
@@ -269,6 +297,28 @@ fn hear(messages: &mut Messages, context: &mut Context<'_>, warning: &mut Option
             Poll::Ready(Some(Err(error))) => return Some(told(&error)),
             Poll::Ready(None) => return Some("the connection was closed".into()),
             Poll::Pending => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_before_15_are_refused_by_their_version() {
+        for (number, refused) in
+            [("150000", None), ("180001", None), ("149999", Some(14)), ("90624", Some(9)), ("", Some(0))]
+        {
+            let expected = refused.map_or(Ok(()), |found| Err(OpenError::TooOld { found }));
+            assert_eq!(check_version(number), expected, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_starts_or_is_full_may_take_a_connection_later() {
+        for (code, passes) in [("57P03", true), ("57P01", true), ("53300", true), ("28P01", false), ("3D000", false)] {
+            assert_eq!(is_passing(code), passes, "{code}");
         }
     }
 }

@@ -27,28 +27,28 @@ const SUBMITTERS: u64 = 12;
 const WORKERS: u64 = 8;
 const READERS: u64 = 4;
 
-fn options() -> ClusterOptions {
+pub fn options() -> ClusterOptions {
     ClusterOptions::of(env!("CARGO_BIN_EXE_onward"))
 }
 
-fn addresses(cluster: &Cluster) -> Vec<SocketAddr> {
+pub fn addresses(cluster: &Cluster) -> Vec<SocketAddr> {
     cluster.managers.iter().map(|manager| manager.address).collect()
 }
 
 /// The manager's own status; none if it does not answer.
-async fn status(address: SocketAddr) -> Option<Value> {
+pub async fn status(address: SocketAddr) -> Option<Value> {
     let asked = async { Client::new(address).try_call("GET", "/status", "").await };
     let reply = tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?.ok()?;
     (reply.status == 200).then(|| reply.json())
 }
 
-async fn probe(address: SocketAddr, path: &str) -> Option<u16> {
+pub async fn probe(address: SocketAddr, path: &str) -> Option<u16> {
     let asked = async { Client::new(address).try_call("GET", path, "").await };
     tokio::time::timeout(Duration::from_secs(2), asked).await.ok()?.ok().map(|reply| reply.status)
 }
 
 /// The manager that leads, and its term, once there is one that is not among `but`.
-async fn leader(cluster: &Cluster, but: &[usize]) -> (usize, u64) {
+pub async fn leader(cluster: &Cluster, but: &[usize]) -> (usize, u64) {
     until("a manager leads", PATIENCE, async || {
         for (index, manager) in cluster.managers.iter().enumerate().filter(|(index, _)| !but.contains(index)) {
             let Some(status) = status(manager.address).await else { continue };
@@ -441,6 +441,8 @@ async fn while_commits_hang_callers_are_told_so_in_time_and_nobody_is_asked_to_r
     let cluster = options().standby().start().unwrap();
     let addresses = addresses(&cluster);
     let (led, _) = leader(&cluster, &[]).await;
+    let standbys = status(addresses[led]).await.expect("it answers")["synchronous_standbys"].clone();
+    assert!(standbys.as_str().is_some_and(|names| !names.is_empty()), "commits wait for one: {standbys}");
     let load = Load::on(&addresses);
     load.goes_on(200).await;
     let standby = cluster.standby.as_ref().expect("there is one");
@@ -467,6 +469,11 @@ async fn while_commits_hang_callers_are_told_so_in_time_and_nobody_is_asked_to_r
     for address in &addresses {
         assert_eq!(probe(*address, "/livez").await, Some(200), "a restart does not help");
     }
+    // A manager that is restarted meanwhile takes its place, and is not ready.
+    cluster.managers[led].server.kill();
+    tokio::task::block_in_place(|| cluster.managers[led].server.start_again()).unwrap();
+    assert!(cluster.managers[led].server.said().contains("this node is not ready until that is over"));
+    assert_eq!((probe(addresses[led], "/livez").await, probe(addresses[led], "/readyz").await), (Some(200), Some(503)));
     standby.server().thaw();
     load.goes_on(200).await;
     Client::new(addresses[0]).post("/v1/jobs/cancel", &json!({ "kind": "other" })).await;

@@ -3,6 +3,7 @@
 //! `ONWARD_SOAK_CASES` sets the number of kills, up to 200; `ONWARD_KILL_SEED` the seed.
 
 mod cluster;
+mod commands;
 mod load;
 mod record;
 mod steady;

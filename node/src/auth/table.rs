@@ -98,16 +98,21 @@ impl TokenTable {
     /// Makes a token and keeps its digest. The text is not kept anywhere.
     pub fn add(&self, name: &str, scopes: impl IntoIterator<Item = Scope>) -> Result<NewToken, TokenTableError> {
         let made = NewToken::make(name, scopes);
+        self.store(&made)?;
+        Ok(made)
+    }
+
+    fn store(&self, made: &NewToken) -> Result<(), TokenTableError> {
         let stored = StoredToken {
-            name: name.to_owned(),
+            name: made.token.name.clone(),
             scopes: made.token.scopes.iter().map(|scope| scope.word().to_owned()).collect(),
             created_at_ms: made.token.created_at_ms,
             hint: made.token.hint.clone(),
             sha256: digest_of(&made.text),
         };
         match self.stored.add(&stored, MAX_TOKENS)? {
-            Added::Stored => Ok(made),
-            Added::NameTaken => Err(TokenTableError::NameTaken(name.to_owned())),
+            Added::Stored => Ok(()),
+            Added::NameTaken => Err(TokenTableError::NameTaken(made.token.name.clone())),
             Added::TooMany => Err(TokenTableError::TooMany),
         }
     }
@@ -126,8 +131,9 @@ impl TokenTable {
     }
 
     /// Sees to it that the token in `<folder>/token`, which the command line on the node's machine uses, is good. One that
-    /// is not known any more was revoked, or is another database's: it is not made good again, another takes its place.
-    pub fn ensure_local(&self, folder: &Path) -> Result<(), TokenTableError> {
+    /// is not known any more was revoked, or is another database's: it is not made good again, another takes its place. Where
+    /// it is in doubt whether that was stored, the caller asks again with what was `made`.
+    pub fn ensure_local(&self, folder: &Path, made: &mut Option<NewToken>) -> Result<(), TokenTableError> {
         let path = folder.join(TOKEN_FILE);
         let is_good = match std::fs::read_to_string(&path) {
             Ok(text) => self.find(text.trim()).is_some(),
@@ -139,7 +145,12 @@ impl TokenTable {
         }
         // Each node has its own, so no name may be taken.
         let number = u32::from_le_bytes(random_32()[..4].try_into().expect("four bytes"));
-        let made = self.add(&format!("local-{number:08x}"), Scope::ALL)?;
+        let made = made.get_or_insert_with(|| NewToken::make(&format!("local-{number:08x}"), Scope::ALL));
+        match self.store(made) {
+            // Stored by an earlier try.
+            Err(TokenTableError::NameTaken(_)) if self.look().is_ok() && self.find(&made.text).is_some() => {}
+            stored => stored?,
+        }
         write_secret(&path, format!("{}\n", made.text).as_bytes())?;
         Ok(self.look()?)
     }

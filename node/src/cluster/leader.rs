@@ -13,6 +13,9 @@ pub enum LeaderView {
     Starting,
     /// This node holds the seat, under this term.
     Leading { term: Term },
+    /// This node held the seat under this term, and its storage does not answer since: another may lead, and nobody can
+    /// say so here.
+    CutOff { term: Term },
     /// Another node holds the seat, or nobody does: then there is no address.
     Following { term: Term, leader: Option<LeaderAddress> },
 }
@@ -35,6 +38,7 @@ impl LeaderView {
         match self {
             Self::Starting => "starting",
             Self::Leading { .. } => "leader",
+            Self::CutOff { .. } => "cut_off",
             Self::Following { .. } => "follower",
         }
     }
@@ -42,7 +46,7 @@ impl LeaderView {
     pub const fn term(&self) -> Option<Term> {
         match self {
             Self::Starting => None,
-            Self::Leading { term } | Self::Following { term, .. } => Some(*term),
+            Self::Leading { term } | Self::CutOff { term } | Self::Following { term, .. } => Some(*term),
         }
     }
 }

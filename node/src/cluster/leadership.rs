@@ -25,6 +25,11 @@ pub trait Leadership: Send {
     /// A term of this node ended, and the seat was not handed over.
     fn term_ended(&mut self) {}
 
+    /// The version of onward that the leader runs, where that is known.
+    fn leader_version(&self) -> Option<String> {
+        None
+    }
+
     /// Hands the seat of this term over. Nothing is written under the term any more.
     fn hand_over(&mut self, term: Term, heir: &Heir) -> Result<(), HandoverError>;
 }

@@ -50,7 +50,7 @@ impl Engine {
         let find = match view {
             LeaderView::Leading { .. } => self.0.heirs.clone().ok_or(HandoverError::Alone)?,
             LeaderView::Following { leader, .. } => return Err(HandoverError::NotLeading(leader)),
-            LeaderView::Starting => return Err(HandoverError::NotLeading(None)),
+            LeaderView::Starting | LeaderView::CutOff { .. } => return Err(HandoverError::NotLeading(None)),
         };
         // The search asks the storage, and waits for the answer.
         let to = to.map(str::to_owned);
@@ -76,6 +76,12 @@ impl Shared {
             }
             is_news
         });
+    }
+
+    /// Publishes that nobody here knows who leads, if it is this node that was last known to.
+    pub(super) fn publish_cut_off(&self) {
+        let LeaderView::Leading { term } = *self.leader_view.borrow() else { return };
+        self.publish(LeaderView::CutOff { term });
     }
 
     /// Whether calls are better made elsewhere.

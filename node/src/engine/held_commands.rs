@@ -13,8 +13,9 @@ pub(super) enum Flow {
     Stop,
 }
 
-/// Commands that come while no machine serves, for the next one. Calls and reads wait for as long as they would wait
-/// for a seat; then they are refused, by dropping their reply channels.
+/// Commands that come while no machine serves, for the next one. Each waits for as long as a call waits for a seat; then it
+/// is refused by being dropped: callers find their reply channels closed, and sessions end, so that their workers look
+/// for another node.
 pub(super) struct HeldCommands {
     wait_for: Duration,
     commands: VecDeque<(Instant, Command)>,
@@ -32,6 +33,7 @@ impl HeldCommands {
         let until = Instant::now() + span;
         loop {
             let left = until.saturating_duration_since(Instant::now());
+            self.drop_overdue();
             match shared.run_queue.next_within(left.min(LOOK_FOR_OVERDUE)) {
                 Some(Command::Stop) => return Flow::Stop,
                 Some(Command::Watch { job, bell }) => watchers.add(job, bell),
@@ -45,14 +47,15 @@ impl HeldCommands {
                     | Command::HandOver(_),
                 ) => {}
                 Some(command) => self.commands.push_back((Instant::now(), command)),
-                None => {
-                    let wait_for = self.wait_for;
-                    self.commands.retain(|(came_at, command)| !is_call(command) || came_at.elapsed() < wait_for);
-                    if left.is_zero() {
-                        return Flow::Go;
-                    }
-                }
+                None if left.is_zero() => return Flow::Go,
+                None => {}
             }
+        }
+    }
+
+    fn drop_overdue(&mut self) {
+        while self.commands.front().is_some_and(|(came_at, _)| came_at.elapsed() >= self.wait_for) {
+            self.commands.pop_front();
         }
     }
 
@@ -70,14 +73,5 @@ impl HeldCommands {
     pub(super) fn give_back(&mut self, run_queue: &RunQueue<Command>) {
         let mut commands = core::mem::take(&mut self.commands).into_iter().map(|(_, command)| command).collect();
         run_queue.give_back(&mut commands);
-    }
-}
-
-/// Whether a caller waits for the answer, and not for ever.
-fn is_call(command: &Command) -> bool {
-    match command {
-        Command::Call { .. } => true,
-        Command::Ask(question) => question.is_call(),
-        _ => false,
     }
 }

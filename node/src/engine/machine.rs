@@ -24,6 +24,7 @@ use super::decision_log::DecisionLog;
 use super::following::Handover;
 use super::gate_stream::{self, ForGate};
 use super::load::{self, Meter};
+use super::manager_machine::ManagerWithCatalog;
 use super::notices::jobs_of;
 use super::outgoing::Outgoing;
 use super::questions::{KeptQuestions, Question};
@@ -61,10 +62,11 @@ pub(super) fn machine_of<'a>(
     (to_archive, find_due): (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
     watchers: &'a mut Watchers,
 ) -> (Machine<'a>, Committer<Shared>) {
+    let ManagerWithCatalog { manager, catalog } = term.machine;
     let (committer, log, outgoing) = Committer::new(term.log, (term.term, term.taken_at), term.last, shared.clone());
     let machine = Machine {
-        catalog: Catalog::of(term.machine.state()),
-        manager: term.machine,
+        catalog,
+        manager,
         term: term.term,
         now: clock::now(),
         effects: Effects::default(),
@@ -348,7 +350,8 @@ impl Machine<'_> {
             Question::Read(work) => work(&View { manager: &self.manager, catalog: &self.catalog }),
             Question::Printed { claims, session, reply } => {
                 let answers = claims.iter().map(|claim| self.manager.check_output(claim, session)).collect();
-                Box::new(move || reply(answers))
+                let term = self.term;
+                Box::new(move || reply(term, answers))
             }
         };
         self.hold(self.manager.newest(), Outgoing::Deliver(deliver));

@@ -1,4 +1,5 @@
-//! A manager as a machine of the run loop: core's manager, and the codec of its log.
+//! A manager as a machine of the run loop: core's manager, and the codec of its log. While it follows, with the catalog
+//! of its jobs.
 
 use onward_core::effect::Effects;
 use onward_core::event::StampedEvent;
@@ -11,6 +12,7 @@ use onward_core::time::{Mono, Now};
 use onward_log::codec::{self, DecodeError};
 use onward_log::{Digest, Error, StoredRow};
 
+use crate::catalog::Catalog;
 use crate::run_loop::StateMachine;
 
 impl StateMachine for Manager {
@@ -82,5 +84,93 @@ impl StateMachine for Manager {
 
     fn decode_records(chunk: &[u8]) -> Result<Vec<SnapshotRecord>, DecodeError> {
         codec::decode_records(chunk)
+    }
+}
+
+/// A manager that follows. Its catalog grows with each event: to build it of all jobs takes its time, and a takeover is
+/// when nobody has any.
+#[derive(Debug)]
+pub(super) struct ManagerWithCatalog {
+    pub(super) manager: Manager,
+    pub(super) catalog: Catalog,
+}
+
+impl ManagerWithCatalog {
+    pub(super) fn new(manager: Manager) -> Self {
+        Self { manager, catalog: Catalog::default() }
+    }
+}
+
+impl StateMachine for ManagerWithCatalog {
+    type Input = Input;
+    type Effects = Effects;
+    type Event = StampedEvent;
+    type Record = SnapshotRecord;
+
+    fn step(&mut self, now: Now, input: Input, out: &mut Effects) {
+        StateMachine::step(&mut self.manager, now, input, out);
+    }
+
+    fn seat_taken(term: Term) -> Input {
+        <Manager as StateMachine>::seat_taken(term)
+    }
+
+    fn next_wakeup(&self) -> Option<Mono> {
+        StateMachine::next_wakeup(&self.manager)
+    }
+
+    fn apply(&mut self, event: &StampedEvent) {
+        self.manager.apply(event);
+        self.catalog.follow(&event.event);
+    }
+
+    fn newest(&self) -> Seq {
+        self.manager.newest()
+    }
+
+    fn size(&self) -> u64 {
+        StateMachine::size(&self.manager)
+    }
+
+    fn refers_to(&self, digest: &Digest) -> bool {
+        StateMachine::refers_to(&self.manager, digest)
+    }
+
+    fn restore(&mut self, record: SnapshotRecord) {
+        self.manager.restore(record);
+    }
+
+    fn finish_restore(&mut self) -> Result<Seq, Error> {
+        let reached = StateMachine::finish_restore(&mut self.manager)?;
+        self.catalog = Catalog::of(self.manager.state());
+        Ok(reached)
+    }
+
+    fn begin_snapshot(&mut self) -> Seq {
+        self.manager.begin_snapshot()
+    }
+
+    fn next_records(&mut self, max: usize) -> (Vec<SnapshotRecord>, bool) {
+        StateMachine::next_records(&mut self.manager, max)
+    }
+
+    fn abandon_snapshot(&mut self) {
+        self.manager.abandon_snapshot();
+    }
+
+    fn encode_events(events: &[StampedEvent], out: &mut Vec<u8>) {
+        <Manager as StateMachine>::encode_events(events, out);
+    }
+
+    fn decode_events(row: &StoredRow) -> Result<Vec<StampedEvent>, DecodeError> {
+        <Manager as StateMachine>::decode_events(row)
+    }
+
+    fn encode_records(records: &[SnapshotRecord], out: &mut Vec<u8>) {
+        <Manager as StateMachine>::encode_records(records, out);
+    }
+
+    fn decode_records(chunk: &[u8]) -> Result<Vec<SnapshotRecord>, DecodeError> {
+        <Manager as StateMachine>::decode_records(chunk)
     }
 }

@@ -92,6 +92,7 @@ use following::{FollowingGauge, Handover};
 use ids::Ids;
 use pending::{InFlightPermit, Pending};
 use questions::Question;
+pub(crate) use terms::may_pass;
 
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
@@ -144,8 +145,8 @@ pub struct View<'a> {
 type Deliver = Box<dyn FnOnce() + Send>;
 type ReadWork = Box<dyn FnOnce(&View<'_>) -> Deliver + Send>;
 
-/// Learns which output is kept, one by one.
-type OutputsChecked = Box<dyn FnOnce(Vec<Result<(), Refusal>>) + Send>;
+/// Learns which output is kept, one by one, and the term of the machine that says so.
+type OutputsChecked = Box<dyn FnOnce(Term, Vec<Result<(), Refusal>>) + Send>;
 
 /// A command to the machine's thread.
 enum Command {
@@ -403,17 +404,20 @@ impl Engine {
         &self,
         claims: Vec<Claim>,
         session: SessionId,
-        told: impl FnOnce(Vec<Result<(), Refusal>>) + Send + 'static,
+        told: impl FnOnce(Term, Vec<Result<(), Refusal>>) + Send + 'static,
     ) {
         self.0.send(Command::Ask(Question::Printed { claims, session: Some(session), reply: Box::new(told) }));
     }
 
-    /// Whether this attempt may print, for a caller that waits for the answer and not longer than for that to a call.
-    pub async fn check_output(&self, claim: Claim) -> Result<Result<(), Refusal>, Refused> {
+    /// Whether this attempt may print, and under which term, for a caller that waits for the answer and not longer than
+    /// for that to a call.
+    pub async fn check_output(&self, claim: Claim) -> Result<(Term, Result<(), Refusal>), Refused> {
         let _permit = self.0.admit_call()?;
         let (reply, mut answer) = oneshot::channel();
         // Nobody may be waiting any more, which is fine.
-        let told = move |mut answers: Vec<_>| drop(reply.send(answers.pop().expect("one answer to one claim")));
+        let told = move |term, mut answers: Vec<_>| {
+            drop(reply.send((term, answers.pop().expect("one answer to one claim"))));
+        };
         self.0.send(Command::Ask(Question::Printed { claims: vec![claim], session: None, reply: Box::new(told) }));
         match self.0.wait_in_time(&mut answer).await {
             // Nothing is printed before there is an answer, so that nothing was.

@@ -12,22 +12,23 @@ use onward_core::manager::Manager;
 use onward_log::{Changed, Error};
 
 use super::held_commands::{Flow, HeldCommands};
+use super::manager_machine::ManagerWithCatalog;
 use super::watch::Watchers;
 use super::{Shared, Start};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
-use crate::cluster::{OwnStanding, SeatLook};
+use crate::cluster::{Leadership, OwnStanding, SeatLook};
 use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
 
 /// The interval between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-pub(super) type Leading = NewTerm<Manager>;
+pub(super) type Leading = NewTerm<ManagerWithCatalog>;
 
 /// The role of a node, once it has read its log.
 pub(super) enum Begun {
     Leads(Leading),
-    Follows(Follower<Manager>),
+    Follows(Follower<ManagerWithCatalog>),
 }
 
 /// Begins for the first time. In doubt it tries again for a while: whoever starts a node may have to come and do it
@@ -47,21 +48,23 @@ pub(super) fn begin_first(start: &mut Start, shared: &Shared) -> Result<Begun, E
 /// Reads the log to its end, and takes the seat if it may. In doubt too, the next try does so anew: a term may go unused.
 pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
-    if let SeatLook::Follow { term, leader } = start.leadership.look(OwnStanding::BEFORE_READING)
-        && term != Term::default()
-    {
-        shared.publish(LeaderView::Following { term, leader });
+    match start.leadership.look(OwnStanding::BEFORE_READING) {
+        SeatLook::Follow { term, leader } if term != Term::default() => {
+            shared.publish(LeaderView::Following { term, leader });
+        }
+        SeatLook::Unseen => shared.publish_cut_off(),
+        SeatLook::Follow { .. } | SeatLook::Try => {}
     }
     let log = (start.log)()?;
     let mut seed = [0u8; 8];
     getrandom::fill(&mut seed).expect("the system has randomness");
-    let manager = || Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now());
-    try_for_seat(Follower::read(log, manager)?, start, shared)
+    let empty = || ManagerWithCatalog::new(Manager::new(start.rules.clone(), u64::from_ne_bytes(seed), clock::now()));
+    try_for_seat(Follower::read(log, empty)?, start, shared)
 }
 
 /// Follows until it leads, or has to begin anew; none if the node stops.
 pub(super) fn follow_on(
-    mut follower: Follower<Manager>,
+    mut follower: Follower<ManagerWithCatalog>,
     start: &mut Start,
     shared: &Shared,
     kept: &mut HeldCommands,
@@ -79,14 +82,14 @@ pub(super) fn follow_on(
         Ok(CatchUp::Outdated) => begin(start, shared),
         // Events that were read are still worth having.
         Err(error @ (Error::Io { .. } | Error::Unknown { .. })) => {
-            say_trouble(shared, &error);
+            say_trouble(shared, &error, &*start.leadership);
             Ok(Begun::Follows(follower))
         }
         Err(error) => Err(error),
     })
 }
 
-fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+fn try_for_seat(follower: Follower<ManagerWithCatalog>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     shared.following.caught_up(follower.newest(), clock::mono());
     let is_live = shared.vitals.watch.health().report().why_not_live().is_none();
     let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live };
@@ -94,8 +97,10 @@ fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared)
     if look != SeatLook::Try {
         // A follower that has read all there is does what it is there for.
         shared.vitals.takeover.rest();
-        if let SeatLook::Follow { term, leader } = look {
-            shared.publish(LeaderView::Following { term, leader });
+        match look {
+            SeatLook::Follow { term, leader } => shared.publish(LeaderView::Following { term, leader }),
+            SeatLook::Unseen => shared.publish_cut_off(),
+            SeatLook::Try => {}
         }
         return Ok(Begun::Follows(follower));
     }
@@ -105,15 +110,20 @@ fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared)
         Tried::Leads(term) => term,
     };
     start.leadership.leads(term.term);
-    shared.stay_above(term.machine.state().jobs().map(|(_, job)| job.id).max());
+    shared.stay_above(term.machine.catalog.newest());
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
     shared.stats.terms.add(1);
     Ok(Begun::Leads(term))
 }
 
 /// Says once what is wrong, for as long as it stays the same.
-pub(super) fn say_trouble(shared: &Shared, error: &Error) {
-    let cause = error.cause();
+pub(super) fn say_trouble(shared: &Shared, error: &Error, leadership: &dyn Leadership) {
+    let mut cause = error.cause();
+    if matches!(error, Error::NewerVersion { .. } | Error::NewerFormat { .. })
+        && let Some(version) = leadership.leader_version()
+    {
+        cause += &format!("; the manager that leads runs onward {version}");
+    }
     if shared.trouble() != cause {
         tracing::error!(%error, "the node cannot serve; it will try again");
     }
@@ -130,6 +140,7 @@ mod tests {
     use onward_log::{Log, MemoryLog};
 
     use super::*;
+    use crate::catalog::Catalog;
     use crate::engine::Engine;
 
     /// A follower that applies what a leader writes, while it writes, has the state of that leader at each event that
@@ -142,7 +153,7 @@ mod tests {
         start.snapshot_every = 300;
         let engine = Engine::start(start).expect("a log in memory can be opened");
         let read = || {
-            let empty = || Manager::new(Rules::default(), 7, clock::now());
+            let empty = || ManagerWithCatalog::new(Manager::new(Rules::default(), 7, clock::now()));
             Follower::read(Box::new(log.clone()), empty).expect("it can be read")
         };
         let mut follower = read();
@@ -177,7 +188,9 @@ mod tests {
                 let (newest, dump) =
                     engine.read(|view| (view.manager.newest(), view.manager.state().dump())).await.unwrap();
                 if newest == follower.newest() {
-                    assert_eq!(follower.machine.state().dump(), dump, "at {newest:?}");
+                    let ManagerWithCatalog { manager, catalog } = &follower.machine;
+                    assert_eq!(manager.state().dump(), dump, "at {newest:?}");
+                    assert_eq!(*catalog, Catalog::of(manager.state()), "at {newest:?}");
                     compared += 1;
                 }
             }

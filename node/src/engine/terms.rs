@@ -23,8 +23,12 @@ use crate::cluster::leader::LeaderView;
 use crate::run_loop::{CloseAtEnd, Host as _, TermEnd};
 
 pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
-    // The first term is begun here, so that whoever starts a node learns at once what is wrong.
-    let first = begin_first(&mut start, shared)?;
+    // The first term is begun here, so that whoever starts a node learns at once what is wrong. A node that shares its log
+    // goes on without, for as long as nothing can be stored: it has others to pass calls on to, and a restart does not help.
+    let first = match begin_first(&mut start, shared) {
+        Err(error) if start.heirs.is_some() && may_pass(&error) => Err(error),
+        begun => Ok(begun?),
+    };
     let (theirs, (running, ended)) = (shared.clone(), channel());
     let work = move || {
         run(first, start, &theirs);
@@ -36,8 +40,13 @@ pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error>
     Ok(())
 }
 
+/// Whether the same may succeed later, with nothing changed at this node.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    matches!(error, Error::Io { .. } | Error::Unknown { .. } | Error::Full { .. })
+}
+
 /// Term after term, until told to stop.
-fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
+fn run(first: Result<Begun, Error>, start: Start, shared: &Arc<Shared>) {
     // Also if it panics: nobody may wait for a machine that is no more.
     let _end = (DieOnPanic(&shared.vitals.machine), CloseAtEnd(&shared.run_queue));
     let archivist = start.archive.clone().and_then(|archive| {
@@ -67,13 +76,13 @@ fn run(first: Begun, start: Start, shared: &Arc<Shared>) {
 }
 
 fn run_terms(
-    first: Begun,
+    first: Result<Begun, Error>,
     mut start: Start,
     shared: &Arc<Shared>,
     to_archive: Option<Sender<ToArchive>>,
     find_due: Option<Sender<FindDue>>,
 ) {
-    let mut begun = Ok(first);
+    let mut begun = first;
     let mut tried_at = Instant::now();
     let mut watchers = Watchers::default();
     let mut kept = HeldCommands::for_as_long_as(start.rules.seat_ttl);
@@ -111,8 +120,12 @@ fn run_terms(
             }
             TermEnd::Failed(error) => {
                 start.leadership.term_ended();
+                // The next look at the seat may take long.
+                if start.heirs.is_some() && may_pass(&error) {
+                    shared.publish_cut_off();
+                }
                 shared.stats.seats_lost.add(u64::from(matches!(error, Error::StaleTerm { .. })));
-                say_trouble(shared, &error);
+                say_trouble(shared, &error, &*start.leadership);
             }
             TermEnd::SeatLost => {
                 start.leadership.term_ended();

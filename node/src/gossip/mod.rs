@@ -2,7 +2,7 @@
 //!
 //! The port has the number of the node's TCP port. What comes in is stepped at once; views are published when somebody
 //! comes or goes, and else a few times a second. Nothing waits for gossip, and gossip decides nothing: it says how the
-//! others are ([`members`]), and it says when to look at the seat ([`GossipHandle::look_at_seat`]).
+//! others are ([`members`]), and to a manager that cannot see the seat, who says that it leads.
 
 pub(crate) mod feed;
 pub mod members;
@@ -20,7 +20,7 @@ use onward_gossip::{
 };
 use onward_health::Pulse;
 use tokio::net::UdpSocket;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -111,7 +111,6 @@ struct Running {
     address: SocketAddr,
     view: watch::Receiver<Arc<View>>,
     commands: mpsc::Sender<Command>,
-    look_at_seat: Arc<Notify>,
     running: JoinHandle<()>,
 }
 
@@ -139,19 +138,10 @@ impl GossipHandle {
         let machine = Gossip::new(config.ring(), config.rule, own, &config.keys, &config.peers, seed, now);
         let (publish, view) = watch::channel(Arc::new(machine.view(now)));
         let (commands, received) = mpsc::channel(COMMANDS);
-        let look_at_seat = Arc::new(Notify::new());
-        let gossiping = Gossiping {
-            socket,
-            machine,
-            effects: Vec::new(),
-            publish,
-            publish_at: Instant::now(),
-            look_at_seat: look_at_seat.clone(),
-            pulse,
-        };
+        let gossiping = Gossiping { socket, machine, effects: Vec::new(), publish, publish_at: Instant::now(), pulse };
         let running = tokio::spawn(gossiping.run(received));
         let address = config.advertise;
-        Ok(Self(Arc::new(Running { address, view, commands, look_at_seat, running })))
+        Ok(Self(Arc::new(Running { address, view, commands, running })))
     }
 
     /// The address by which others reach the node.
@@ -167,12 +157,6 @@ impl GossipHandle {
     /// Views as they come.
     pub fn views(&self) -> watch::Receiver<Arc<View>> {
         self.0.view.clone()
-    }
-
-    /// Notified when the node that leads is down, has left or was replaced: whoever may lead looks at the seat now. A
-    /// notice that comes while nobody waits is kept for the next who does.
-    pub fn look_at_seat(&self) -> Arc<Notify> {
-        self.0.look_at_seat.clone()
     }
 
     /// Reports the health of this node. Reports that come too fast are left out: the next one says it all again.
@@ -201,7 +185,6 @@ struct Gossiping {
     effects: Vec<Effect>,
     publish: watch::Sender<Arc<View>>,
     publish_at: Instant,
-    look_at_seat: Arc<Notify>,
     pulse: Pulse,
 }
 
@@ -296,12 +279,10 @@ impl Gossiping {
             Effect::Up(node) => tracing::info!(node = %node.name, role = %node.role, "a node is there"),
             Effect::Down { node, left } => {
                 tracing::info!(node = %node.name, role = %node.role, left, "a node is gone");
-                self.look_if_it_led(now, &node);
             }
             Effect::Replaced { old, new } => {
                 if !old.is_same_life(&new) {
                     tracing::info!(node = %new.name, "a node has begun a new life");
-                    self.look_at_seat.notify_one();
                 }
             }
             Effect::Joined => tracing::info!("gossip has found others"),
@@ -310,14 +291,6 @@ impl Gossiping {
             Effect::Fault(error) => tracing::warn!(error, "gossip was not content with itself"),
         }
         self.publish(now);
-    }
-
-    fn look_if_it_led(&self, now: Mono, node: &NodeIdentity) {
-        let view = self.machine.view(now);
-        let report = view.member(node.address).and_then(|member| member.report.as_ref());
-        if report.is_some_and(|report| report.health.leads) {
-            self.look_at_seat.notify_one();
-        }
     }
 
     fn publish(&mut self, now: Mono) {

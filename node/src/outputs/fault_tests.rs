@@ -3,7 +3,7 @@
 
 use tempfile::tempdir;
 
-use super::tests::{claim, store};
+use super::tests::{TERM, claim, store};
 use super::waiting::Waiting;
 use super::*;
 use onward_log::changes::faults;
@@ -18,9 +18,9 @@ fn whichever_change_fails_what_is_kept_is_true_and_the_count_before_it_right() {
         let mut all = Vec::new();
         for (round, length) in (0_u8..).zip([100, 3, 70_000, 10, 65_000, 9, 80_000, 7]) {
             let more = vec![round + 1; length];
-            assert!(waiting.add(claim, 0, &more));
+            assert!(waiting.add(TERM, claim, 0, &more));
             all.extend_from_slice(&more);
-            for (claim, printed) in waiting.take() {
+            for (claim, Offered { printed, .. }) in waiting.take() {
                 let before = faults::healed(|| store.read(&claim)).unwrap();
                 let written = store.write(&claim, &printed, 0);
                 let kept = faults::healed(|| store.read(&claim)).unwrap();

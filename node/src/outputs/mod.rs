@@ -9,7 +9,8 @@
 //! Output is worth keeping and never worth waiting for: nobody who offers some is held up, what does not fit is dropped
 //! and counted, and a disk that fails costs nothing but output. Output whose storage is away waits here for its return,
 //! as far as there is room, and who wants to read it meanwhile is asked to come again. It is fenced like all else: only who holds an attempt, or
-//! has just ended it, adds to its output, which the machine says. So nobody changes what is kept of a job that has ended,
+//! has just ended it, adds to its output, which the machine says. Where nodes share a storage, output keeps the term under which the machine
+//! said so: what waited here while another node led is not put behind what came there. So nobody changes what is kept of a job that has ended,
 //! and nobody fills the folder with what was never handed out.
 //!
 //! `waiting` is what was not written yet, `file` is one attempt's file, `index` says which files must go, and
@@ -28,6 +29,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use onward_core::fence::Term;
 use onward_core::ids::{Claim, SessionId};
 use onward_core::job::draft::MAX_SPAN;
 use onward_core::refusal::Refusal;
@@ -41,7 +43,7 @@ pub use file::Kept;
 pub(crate) use index::Index;
 pub use store::OutputFolder;
 pub use waiting::Printed;
-use waiting::Waiting;
+use waiting::{Offered, Waiting};
 
 /// The folder in the data folder.
 pub const FOLDER: &str = "output";
@@ -124,6 +126,12 @@ pub trait OutputStore: Send {
     /// Adds to what an attempt has printed.
     fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten>;
 
+    /// The same for output that was admitted under this term. A storage that nodes share refuses output of an attempt that
+    /// has output of a later term there.
+    fn write_under(&mut self, _term: Term, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
+        self.write(claim, printed, now_ms)
+    }
+
     /// The end of what an attempt has printed; none if it has not, or if that was removed. Storage that is not reached now
     /// is [`io::ErrorKind::NotConnected`].
     fn read(&self, claim: &Claim) -> io::Result<Option<Kept>>;
@@ -139,6 +147,8 @@ pub struct Unwritten {
     pub lost: u64,
     /// The output to be offered again, where the storage is only away.
     pub later: Option<Printed>,
+    /// The attempt has printed under a later term since: what is lost leaves no hole before what comes next.
+    pub is_superseded: bool,
     pub error: io::Error,
 }
 
@@ -210,7 +220,7 @@ impl Outputs {
         if !outputs.is_empty() {
             let asked = Asked::new(self.clone(), outputs);
             let claims = asked.outputs.iter().map(|output| output.claim).collect();
-            engine.check_outputs(claims, session, move |answers| asked.answered(&answers));
+            engine.check_outputs(claims, session, move |term, answers| asked.answered(term, &answers));
         }
     }
 
@@ -218,8 +228,8 @@ impl Outputs {
     /// may send it again: nothing of it was kept.
     pub async fn offer_with_receipt(&self, engine: &Engine, output: Output) -> Result<(), Refused> {
         let (claim, asked) = (output.claim, Asked::new(self.clone(), vec![output]));
-        let answer = engine.check_output(claim).await?;
-        asked.answered(core::slice::from_ref(&answer));
+        let (term, answer) = engine.check_output(claim).await?;
+        asked.answered(term, core::slice::from_ref(&answer));
         match answer {
             Ok(()) => Ok(()),
             Err(Refusal::NotInMemory { report }) => Err(Refused::ByMachine(engine.refusal_of(*report).await?)),
@@ -228,14 +238,14 @@ impl Outputs {
     }
 
     /// Takes what attempts have printed, or drops it. Never waits.
-    fn offer(&self, outputs: Vec<Output>) {
+    fn offer(&self, term: Term, outputs: Vec<Output>) {
         if outputs.is_empty() {
             return;
         }
         let mut line = self.0.line();
         for output in outputs {
             let bytes = output.data.len() as u64;
-            if line.stopping || !line.waiting.add(output.claim, output.skipped, &output.data) {
+            if line.stopping || !line.waiting.add(term, output.claim, output.skipped, &output.data) {
                 self.0.stats.dropped_bytes.add(bytes);
             }
         }
@@ -299,7 +309,7 @@ impl Asked {
         Self { of, outputs, bytes }
     }
 
-    fn answered(mut self, answers: &[Result<(), Refusal>]) {
+    fn answered(mut self, term: Term, answers: &[Result<(), Refusal>]) {
         let outputs = core::mem::take(&mut self.outputs);
         let (mut theirs, mut refused) = (Vec::with_capacity(outputs.len()), 0);
         for (output, answer) in outputs.into_iter().zip(answers) {
@@ -309,7 +319,7 @@ impl Asked {
             }
         }
         self.of.0.stats.refused.add(refused);
-        self.of.offer(theirs);
+        self.of.offer(term, theirs);
     }
 }
 
@@ -379,41 +389,47 @@ impl Shared {
     fn write(
         &self,
         store: &mut dyn OutputStore,
-        printed: HashMap<Claim, Printed>,
+        offered: HashMap<Claim, Offered>,
         now_ms: u64,
         trouble: &mut Trouble<'_>,
     ) -> Option<String> {
         let mut away = None;
-        for (claim, printed) in printed {
+        for (claim, Offered { term, printed }) in offered {
             if away.is_some() {
-                self.put_back(claim, printed);
+                self.put_back(claim, Offered { term, printed });
                 continue;
             }
             let offered = printed.data.len() as u64;
-            let written = store.write(&claim, &printed, now_ms);
-            let (mut lost, mut waits) = (0, 0);
+            let written = store.write_under(term, &claim, &printed, now_ms);
+            let (mut lost, mut waits, mut is_superseded) = (0, 0, false);
             let done = written.map_err(|unwritten| {
-                lost = unwritten.lost;
+                (lost, is_superseded) = (unwritten.lost, unwritten.is_superseded);
                 if let Some(later) = unwritten.later {
                     waits = later.data.len() as u64;
                     away = Some(unwritten.error.to_string());
-                    self.put_back(claim, later);
+                    self.put_back(claim, Offered { term, printed: later });
                 }
                 unwritten.error
             });
             self.stats.written_bytes.add(offered.saturating_sub(lost).saturating_sub(waits));
             if lost > 0 {
                 self.stats.dropped_bytes.add(lost.min(offered));
-                self.line().waiting.lost_taken(claim, lost);
+                if !is_superseded {
+                    self.line().waiting.lost_taken(claim, lost);
+                }
+            }
+            if is_superseded {
+                tracing::debug!(?claim, lost, "what an attempt printed before another node led is dropped");
+                continue;
             }
             trouble.heard(done);
         }
         away
     }
 
-    fn put_back(&self, claim: Claim, printed: Printed) {
-        let bytes = printed.data.len() as u64;
-        if !self.line().waiting.put_back(claim, printed) {
+    fn put_back(&self, claim: Claim, offered: Offered) {
+        let bytes = offered.printed.data.len() as u64;
+        if !self.line().waiting.put_back(claim, offered) {
             self.stats.dropped_bytes.add(bytes);
         }
     }

@@ -40,7 +40,7 @@ impl OutputStore for OutputFolder {
     }
 
     fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
-        let lost = |(lost, error)| Unwritten { lost, later: None, error };
+        let lost = |(lost, error)| Unwritten { lost, later: None, is_superseded: false, error };
         let all = |error| lost((printed.skipped.saturating_add(printed.data.len() as u64), error));
         let path = self.path(claim);
         let appended = match file::append(&path, printed) {

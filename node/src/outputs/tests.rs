@@ -10,6 +10,8 @@ use tempfile::tempdir;
 
 use super::*;
 
+pub(super) const TERM: Term = Term::new(1);
+
 pub(super) fn claim(job: u64) -> Claim {
     Claim { job: JobId::from_u128(u128::from(job)), workflow: 2, fence: AttemptFence::from_raw(1 << 20 | 7) }
 }
@@ -173,13 +175,13 @@ async fn a_read_sees_what_was_offered_before_and_a_stop_loses_nothing() {
     let folder = data.path().join(FOLDER);
     let outputs = Outputs::start(Box::new(OutputFolder::new(folder.clone(), OutputRules::default()))).unwrap();
     for n in 0..100_u32 {
-        outputs.offer(vec![output(1, &n.to_be_bytes())]);
+        outputs.offer(TERM, vec![output(1, &n.to_be_bytes())]);
         assert_eq!(outputs.read(claim(1)).await.unwrap().unwrap().data.len(), 4 * (n as usize + 1));
     }
     assert_eq!(outputs.read(claim(2)).await.unwrap(), None);
-    outputs.offer(vec![output(2, b"the last words")]);
+    outputs.offer(TERM, vec![output(2, b"the last words")]);
     outputs.stop();
-    outputs.offer(vec![output(2, b", and too late")]);
+    outputs.offer(TERM, vec![output(2, b", and too late")]);
     assert_eq!((outputs.stats().written_bytes.get(), outputs.stats().dropped_bytes.get()), (414, 14));
     assert!(matches!(outputs.read(claim(2)).await, Err(Unreadable::Stopping)));
     let again = Outputs::start(Box::new(OutputFolder::new(folder, OutputRules::default()))).unwrap();
@@ -194,7 +196,7 @@ fn what_the_machine_is_asked_about_takes_room_until_it_is_answered_or_lost() {
         Outputs::start(Box::new(OutputFolder::new(data.path().join(FOLDER), OutputRules::default()))).unwrap();
     let all = || Asked::new(outputs.clone(), vec![output(1, &vec![7; MAX_WAITING_BYTES])]);
     let dropped = || outputs.stats().dropped_bytes.get() / MAX_WAITING_BYTES as u64;
-    all().answered(&[Err(Refusal::UnknownJob)]);
+    all().answered(TERM, &[Err(Refusal::UnknownJob)]);
     assert_eq!((dropped(), outputs.stats().refused.get()), (0, 1));
     drop(all());
     assert_eq!(dropped(), 1, "nobody answers any more");
@@ -215,11 +217,11 @@ async fn a_folder_that_fails_costs_output_and_nothing_else_and_comes_back() {
     let folder = data.path().join(FOLDER);
     fs::write(&folder, b"in the way").unwrap();
     let outputs = Outputs::start(Box::new(OutputFolder::new(folder.clone(), OutputRules::default()))).unwrap();
-    outputs.offer(vec![output(1, b"lost")]);
+    outputs.offer(TERM, vec![output(1, b"lost")]);
     assert!(matches!(outputs.read(claim(1)).await, Err(Unreadable::Io(_))));
     assert!(outputs.stats().errors.get() >= 1 && outputs.stats().dropped_bytes.get() == 4);
     fs::remove_file(&folder).unwrap();
-    outputs.offer(vec![output(1, b"kept")]);
+    outputs.offer(TERM, vec![output(1, b"kept")]);
     assert_eq!(outputs.read(claim(1)).await.unwrap(), kept(4, b"kept"));
     outputs.stop();
 }
@@ -238,7 +240,7 @@ impl OutputStore for Seen {
     fn write(&mut self, _: &Claim, printed: &Printed, _: u64) -> Result<(), Unwritten> {
         self.writes.send(printed.clone()).unwrap();
         let lost = printed.skipped + printed.data.len() as u64;
-        let failure = || Unwritten { lost, later: None, error: io::Error::other("it fails") };
+        let failure = || Unwritten { lost, later: None, is_superseded: false, error: io::Error::other("it fails") };
         if self.works.recv().unwrap() { Ok(()) } else { Err(failure()) }
     }
 
@@ -255,13 +257,13 @@ impl OutputStore for Seen {
 fn what_came_while_a_write_was_lost_says_how_much_is_missing_before_it() {
     let ((writes, written), (answer, works)) = (channel(), channel());
     let outputs = Outputs::start(Box::new(Seen { writes, works })).unwrap();
-    outputs.offer(vec![output(1, b"lost")]);
+    outputs.offer(TERM, vec![output(1, b"lost")]);
     assert_eq!(written.recv().unwrap(), Printed { skipped: 0, data: b"lost".to_vec() });
-    outputs.offer(vec![output(1, b"kept")]);
+    outputs.offer(TERM, vec![output(1, b"kept")]);
     answer.send(false).unwrap();
     assert_eq!(written.recv().unwrap(), Printed { skipped: 4, data: b"kept".to_vec() });
     answer.send(true).unwrap();
-    outputs.offer(vec![output(1, b"more")]);
+    outputs.offer(TERM, vec![output(1, b"more")]);
     assert_eq!(written.recv().unwrap(), Printed { skipped: 0, data: b"more".to_vec() }, "it was said once");
     answer.send(true).unwrap();
     outputs.stop();
@@ -285,7 +287,7 @@ impl OutputStore for Distant {
             return Ok(());
         }
         let error = io::Error::new(io::ErrorKind::NotConnected, "it is away");
-        Err(Unwritten { lost: 0, later: Some(printed.clone()), error })
+        Err(Unwritten { lost: 0, later: Some(printed.clone()), is_superseded: false, error })
     }
 
     fn read(&self, _: &Claim) -> io::Result<Option<Kept>> {
@@ -303,7 +305,7 @@ async fn output_whose_storage_is_away_waits_in_order_and_readers_are_asked_to_co
     let outputs = Outputs::start(Box::new(store.clone())).unwrap();
     let dropped = || outputs.stats().dropped_bytes.get();
     for part in [b"one ".as_slice(), b"two ", b"three"] {
-        outputs.offer(vec![output(1, part)]);
+        outputs.offer(TERM, vec![output(1, part)]);
         assert!(matches!(outputs.read(claim(1)).await, Err(Unreadable::Away(_))), "it may be there later");
         assert!(outputs.read(claim(2)).await.unwrap().is_none(), "nothing of this one waits");
     }
@@ -314,7 +316,7 @@ async fn output_whose_storage_is_away_waits_in_order_and_readers_are_asked_to_co
     assert_eq!((dropped(), outputs.stats().written_bytes.get()), (0, 13));
 
     store.is_here.store(false, Ordering::SeqCst);
-    outputs.offer(vec![output(1, b"last")]);
+    outputs.offer(TERM, vec![output(1, b"last")]);
     outputs.stop();
     assert_eq!(dropped(), 4, "what could not be written before the end is counted");
 }

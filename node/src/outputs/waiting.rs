@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use onward_core::fence::Term;
 use onward_core::ids::Claim;
 
 use super::{CUT_BYTES, KEEP_BYTES, MAX_WAITING_BYTES};
@@ -30,9 +31,16 @@ impl Printed {
     }
 }
 
+/// Output of an attempt, and the term under which the oldest of it was admitted.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Offered {
+    pub(super) term: Term,
+    pub(super) printed: Printed,
+}
+
 #[derive(Default, Debug)]
 pub(super) struct Waiting {
-    printed: HashMap<Claim, Printed>,
+    printed: HashMap<Claim, Offered>,
     bytes: usize,
     /// Bytes lost of attempts that may print more: the next output says so.
     lost: HashMap<Claim, u64>,
@@ -45,7 +53,7 @@ const MAX_LOST: usize = 4_096;
 
 impl Waiting {
     /// False if there was no room.
-    pub(super) fn add(&mut self, claim: Claim, skipped: u64, data: &[u8]) -> bool {
+    pub(super) fn add(&mut self, term: Term, claim: Claim, skipped: u64, data: &[u8]) -> bool {
         if data.is_empty() {
             self.lost(claim, skipped);
             return true;
@@ -56,7 +64,8 @@ impl Waiting {
             return false;
         }
         let skipped = skipped.saturating_add(self.lost.remove(&claim).unwrap_or(0));
-        let printed = self.printed.entry(claim).or_default();
+        let new_one = || Offered { term, printed: Printed::default() };
+        let Offered { printed, .. } = self.printed.entry(claim).or_insert_with(new_one);
         let before = printed.data.len();
         printed.add(skipped, data);
         self.bytes = self.bytes + new + printed.data.len() - before;
@@ -73,23 +82,23 @@ impl Waiting {
     /// What was taken is lost. Whatever has come of the attempt since is behind it.
     pub(super) fn lost_taken(&mut self, claim: Claim, bytes: u64) {
         match self.printed.get_mut(&claim) {
-            Some(printed) => printed.skipped = printed.skipped.saturating_add(bytes),
+            Some(Offered { printed, .. }) => printed.skipped = printed.skipped.saturating_add(bytes),
             None => self.lost(claim, bytes),
         }
     }
 
     /// Puts back output that was taken and could not be written yet; whatever has come of the attempt since is behind it.
     /// False if there is no room: then it is lost.
-    pub(super) fn put_back(&mut self, claim: Claim, mut older: Printed) -> bool {
+    pub(super) fn put_back(&mut self, claim: Claim, Offered { term, printed: mut older }: Offered) -> bool {
         let new = if self.printed.contains_key(&claim) { 0 } else { EACH_BYTES };
         if self.bytes + new + older.data.len() > MAX_WAITING_BYTES {
             self.lost_taken(claim, older.skipped.saturating_add(older.data.len() as u64));
             return false;
         }
-        let newer = self.printed.remove(&claim).unwrap_or_default();
+        let Offered { printed: newer, .. } = self.printed.remove(&claim).unwrap_or_default();
         older.add(newer.skipped, &newer.data);
         self.bytes = self.bytes + new + older.data.len() - newer.data.len();
-        self.printed.insert(claim, older);
+        self.printed.insert(claim, Offered { term, printed: older });
         true
     }
 
@@ -98,14 +107,14 @@ impl Waiting {
     }
 
     pub(super) fn bytes_of_output(&self) -> u64 {
-        self.printed.values().map(|printed| printed.data.len() as u64).sum()
+        self.printed.values().map(|offered| offered.printed.data.len() as u64).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.printed.is_empty()
     }
 
-    pub(super) fn take(&mut self) -> HashMap<Claim, Printed> {
+    pub(super) fn take(&mut self) -> HashMap<Claim, Offered> {
         self.bytes = 0;
         core::mem::take(&mut self.printed)
     }
@@ -113,18 +122,34 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::claim;
+    use super::super::tests::{TERM, claim};
     use super::*;
+
+    /// Newer output waits with the older, and goes where that may go.
+    #[test]
+    fn output_has_the_term_under_which_the_oldest_of_it_was_admitted() {
+        let mut waiting = Waiting::default();
+        waiting.add(Term::new(1), claim(1), 0, b"one ");
+        waiting.add(Term::new(2), claim(1), 0, b"two ");
+        let taken = waiting.take().remove(&claim(1)).unwrap();
+        assert_eq!(taken.term, Term::new(1));
+        waiting.add(Term::new(3), claim(1), 0, b"three");
+        waiting.put_back(claim(1), taken);
+        let printed = Printed { skipped: 0, data: b"one two three".to_vec() };
+        assert_eq!(waiting.take()[&claim(1)], Offered { term: Term::new(1), printed });
+    }
 
     #[test]
     fn output_of_one_attempt_comes_together_in_order() {
         let mut waiting = Waiting::default();
         assert!(
-            waiting.add(claim(1), 0, b"one ") && waiting.add(claim(2), 5, b"other") && waiting.add(claim(1), 0, b"two")
+            waiting.add(TERM, claim(1), 0, b"one ")
+                && waiting.add(TERM, claim(2), 5, b"other")
+                && waiting.add(TERM, claim(1), 0, b"two")
         );
         let taken = waiting.take();
-        assert_eq!(taken[&claim(1)], Printed { skipped: 0, data: b"one two".to_vec() });
-        assert_eq!(taken[&claim(2)], Printed { skipped: 5, data: b"other".to_vec() });
+        assert_eq!(taken[&claim(1)].printed, Printed { skipped: 0, data: b"one two".to_vec() });
+        assert_eq!(taken[&claim(2)].printed, Printed { skipped: 5, data: b"other".to_vec() });
         assert!(waiting.is_empty());
     }
 
@@ -132,9 +157,9 @@ mod tests {
     fn only_the_end_waits_and_the_rest_is_counted() {
         let mut waiting = Waiting::default();
         for n in 0..5u8 {
-            assert!(waiting.add(claim(1), 0, &vec![n; KEEP_BYTES]));
+            assert!(waiting.add(TERM, claim(1), 0, &vec![n; KEEP_BYTES]));
         }
-        let taken = waiting.take().remove(&claim(1)).unwrap();
+        let taken = waiting.take().remove(&claim(1)).unwrap().printed;
         assert_eq!(taken.skipped + taken.data.len() as u64, 5 * KEEP_BYTES as u64);
         assert!(
             taken.data.len() >= KEEP_BYTES && taken.data.len() <= CUT_BYTES && taken.data.ends_with(&[4; KEEP_BYTES])
@@ -144,32 +169,34 @@ mod tests {
     #[test]
     fn what_is_put_back_stands_before_what_came_since_and_takes_no_more_room_than_there_is() {
         let mut waiting = Waiting::default();
-        waiting.add(claim(1), 3, b"one ");
+        waiting.add(TERM, claim(1), 3, b"one ");
         let taken = waiting.take().remove(&claim(1)).unwrap();
-        waiting.add(claim(1), 0, b"two");
+        waiting.add(TERM, claim(1), 0, b"two");
         assert!(waiting.put_back(claim(1), taken) && waiting.contains(&claim(1)) && !waiting.contains(&claim(2)));
         assert_eq!(waiting.bytes, EACH_BYTES + b"one two".len());
-        assert_eq!(waiting.take()[&claim(1)], Printed { skipped: 3, data: b"one two".to_vec() });
+        assert_eq!(waiting.take()[&claim(1)].printed, Printed { skipped: 3, data: b"one two".to_vec() });
 
         // Newer output with a hole before it makes the older one worthless.
-        waiting.add(claim(1), 5, b"new");
-        assert!(waiting.put_back(claim(1), Printed { skipped: 1, data: b"old".to_vec() }));
-        assert_eq!(waiting.take()[&claim(1)], Printed { skipped: 9, data: b"new".to_vec() });
+        waiting.add(TERM, claim(1), 5, b"new");
+        assert!(
+            waiting.put_back(claim(1), Offered { term: TERM, printed: Printed { skipped: 1, data: b"old".to_vec() } })
+        );
+        assert_eq!(waiting.take()[&claim(1)].printed, Printed { skipped: 9, data: b"new".to_vec() });
 
         let older = Printed { skipped: 0, data: vec![b'x'; KEEP_BYTES] };
-        let crowd = (0..).take_while(|n| waiting.add(claim(*n), 0, &older.data)).count();
-        assert!(!waiting.put_back(claim(0), older), "there is no room");
+        let crowd = (0..).take_while(|n| waiting.add(TERM, claim(*n), 0, &older.data)).count();
+        assert!(!waiting.put_back(claim(0), Offered { term: TERM, printed: older }), "there is no room");
         assert!(waiting.bytes <= MAX_WAITING_BYTES);
         let taken = waiting.take();
-        assert_eq!((taken.len(), taken[&claim(0)].skipped), (crowd, KEEP_BYTES as u64), "and that is said");
+        assert_eq!((taken.len(), taken[&claim(0)].printed.skipped), (crowd, KEEP_BYTES as u64), "and that is said");
     }
 
     #[test]
     fn what_is_before_a_hole_is_given_up() {
         let mut waiting = Waiting::default();
-        waiting.add(claim(1), 0, b"before");
-        waiting.add(claim(1), 10, b"after");
-        assert_eq!(waiting.take()[&claim(1)], Printed { skipped: 16, data: b"after".to_vec() });
+        waiting.add(TERM, claim(1), 0, b"before");
+        waiting.add(TERM, claim(1), 10, b"after");
+        assert_eq!(waiting.take()[&claim(1)].printed, Printed { skipped: 16, data: b"after".to_vec() });
     }
 
     #[test]
@@ -177,29 +204,29 @@ mod tests {
         let mut waiting = Waiting::default();
         let full = vec![b'x'; KEEP_BYTES];
         let mut taken_in = 0;
-        while waiting.add(claim(taken_in), 0, &full) {
+        while waiting.add(TERM, claim(taken_in), 0, &full) {
             taken_in += 1;
         }
         assert_eq!(taken_in as usize, MAX_WAITING_BYTES / (KEEP_BYTES + EACH_BYTES));
-        assert!(!waiting.add(claim(0), 0, &full), "also of an attempt that has some waiting");
+        assert!(!waiting.add(TERM, claim(0), 0, &full), "also of an attempt that has some waiting");
         assert_eq!(waiting.take().len(), taken_in as usize);
-        assert!(waiting.add(claim(taken_in), 1, b"next") && waiting.add(claim(0), 0, b"next"));
+        assert!(waiting.add(TERM, claim(taken_in), 1, b"next") && waiting.add(TERM, claim(0), 0, b"next"));
         let taken = waiting.take();
-        assert_eq!(taken[&claim(taken_in)], Printed { skipped: KEEP_BYTES as u64 + 1, data: b"next".to_vec() });
-        assert_eq!(taken[&claim(0)].skipped, KEEP_BYTES as u64);
+        assert_eq!(taken[&claim(taken_in)].printed, Printed { skipped: KEEP_BYTES as u64 + 1, data: b"next".to_vec() });
+        assert_eq!(taken[&claim(0)].printed.skipped, KEEP_BYTES as u64);
     }
 
     #[test]
     fn a_crowd_of_small_ones_and_mad_figures_stay_within_the_limits() {
         let mut waiting = Waiting::default();
-        let crowd = (0..).take_while(|n| waiting.add(claim(*n), u64::MAX, b"x")).count();
+        let crowd = (0..).take_while(|n| waiting.add(TERM, claim(*n), u64::MAX, b"x")).count();
         assert_eq!(crowd, MAX_WAITING_BYTES / (EACH_BYTES + 1));
-        assert!(waiting.add(claim(1 << 40), u64::MAX, b""), "nothing takes no room");
+        assert!(waiting.add(TERM, claim(1 << 40), u64::MAX, b""), "nothing takes no room");
         for n in 0..2 * MAX_LOST as u64 {
             waiting.lost(claim(n), u64::MAX);
         }
         assert_eq!(waiting.lost.len(), MAX_LOST);
         waiting.take();
-        assert!(waiting.add(claim(0), u64::MAX, b"x"));
+        assert!(waiting.add(TERM, claim(0), u64::MAX, b"x"));
     }
 }

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
+use onward_gossip::{Label, Role};
 
 use crate::auth::{FileError, SecretError, TokenTableError};
-use crate::cluster::forward::{self, Member};
+use crate::cluster::forward::{self, LeaderTrust, Member};
 use crate::engine::{ArchiveRules, Start};
 use crate::gates::GateLinks;
 use crate::gossip::GossipConfig;
@@ -95,10 +96,23 @@ impl NodeConfig {
         }
     }
 
-    /// This node, which listens at `address`, as a member among those that share its log.
-    pub(super) fn member(&self, address: SocketAddr) -> Result<Member, StartError> {
+    /// This node, which listens at `address`, as a member among those of its role that share its log.
+    pub(super) fn member(&self, address: SocketAddr, role: Role) -> Result<Member, StartError> {
         let own = self.tls.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
         let tls = self.tls_ca.as_ref().map(|ca| forward::tls_client(ca, own)).transpose();
+        let trust = match tls.map_err(|(path, what)| StartError::Tls { path, what })? {
+            None => None,
+            Some(config) if role == Role::Gate => Some(LeaderTrust::new(config, None)),
+            Some(config) => {
+                let wrong = |_| {
+                    StartError::Settings(format!(
+                        "`datacenter` is `{}`; give a shorter one, of letters, digits, dots and dashes",
+                        self.datacenter
+                    ))
+                };
+                Some(LeaderTrust::new(config, Some(Label::new(&self.datacenter).map_err(wrong)?)))
+            }
+        };
         let is_alone = self.storage == StorageChoice::Embedded && self.advertise.is_none();
         let listens = (!address.ip().is_unspecified()).then(|| address.to_string());
         let with_scheme = |address: String| match own.is_some() && !address.contains("://") {
@@ -109,7 +123,8 @@ impl NodeConfig {
             name: self.name.clone().unwrap_or_else(|| address.to_string()),
             address: self.advertise.clone().or(listens).map(with_scheme),
             is_alone,
-            tls: tls.map_err(|(path, what)| StartError::Tls { path, what })?,
+            trust,
+            gossip: None,
         })
     }
 

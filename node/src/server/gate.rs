@@ -12,6 +12,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use onward_core::health::overload::{LoadClass, OverloadLevel, sheds};
 use onward_core::manager::SeatState;
+use onward_gossip::Role;
 use onward_health::Pulse;
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -131,7 +132,7 @@ impl GateNode {
         }
         let (draining, drained) = watch::channel(false);
         let app = GateApp { engine, name: identity.name.clone(), gossip, draining: drained };
-        let member = node.member(address)?;
+        let member = node.member(address, Role::Gate)?;
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         forwarder.keep_reaching(identity.reaches_leader.clone());
         let about = About {

@@ -26,6 +26,7 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::{Router, middleware};
 use onward_core::manager::SeatState;
+use onward_gossip::Role;
 use onward_health::Pulse;
 use tokio::io::DuplexStream;
 use tokio::net::TcpListener;
@@ -41,7 +42,7 @@ use crate::api::{self, App};
 use crate::auth::Tokens;
 use crate::clock;
 use crate::cluster::HandoverError;
-use crate::cluster::forward::{self, Forwarder};
+use crate::cluster::forward::{self, Forwarder, Member};
 use crate::cluster::leader::LeaderView;
 use crate::engine::{Engine, Start};
 use crate::gossip::GossipHandle;
@@ -161,7 +162,7 @@ impl Node {
         let (draining, drained) = watch::channel(false);
         let datacenter = config.datacenter.as_str().into();
         let app = App { engine, receipts, outputs, datacenter, gossip, draining: drained };
-        let member = config.member(address)?;
+        let member = Member { gossip: app.gossip.clone(), ..config.member(address, Role::Manager)? };
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         forwarder.keep_reaching(identity.reaches_leader.clone());
         let about = About {
@@ -305,9 +306,11 @@ impl Drop for Node {
 }
 
 async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
+    let given_up = LeaveOnDrop(Some(identity.is_leaving.clone()));
     let (opened, identity) = (config.clone(), identity.clone());
     let (opened, is_whole) =
         spawn_blocking(move || open(&opened, &identity)).await.expect("opening a log does not panic")?;
+    given_up.disarm();
     if let Err(error) = wait_until_serving(&opened.engine).await.or_else(|error| go_on_among_others(config, error)) {
         spawn_blocking(move || stop(&opened.outputs, &opened.engine)).await.expect("stopping does not panic");
         return Err(error);
@@ -317,6 +320,23 @@ async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result
         tracing::warn!("nothing is lost: start without --accept-loss, or a loss to come goes by without a word");
     }
     Ok(opened)
+}
+
+/// Ends the wait for a storage that is away once nobody waits for the node any more.
+struct LeaveOnDrop(Option<Arc<AtomicBool>>);
+
+impl LeaveOnDrop {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for LeaveOnDrop {
+    fn drop(&mut self) {
+        if let Some(is_leaving) = &self.0 {
+            is_leaving.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 struct Opened {

@@ -246,7 +246,7 @@ pub(super) fn leader_status(forwarder: &Forwarder, listen: &str) -> Option<Leade
         LeaderView::Following { leader: Some(leader), .. } => {
             Some(LeaderStatus { name: leader.name, address: leader.address })
         }
-        LeaderView::Starting | LeaderView::Following { leader: None, .. } => None,
+        LeaderView::Starting | LeaderView::CutOff { .. } | LeaderView::Following { leader: None, .. } => None,
     }
 }
 

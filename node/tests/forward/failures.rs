@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::pair::{Dying, Frozen, Pair, SOON, follow, follow_nobody, free_port, header, send};
+use crate::pair::{Dying, Frozen, Pair, SOON, cut_off, follow, follow_nobody, free_port, header, send};
 use crate::rig::{Reply, Request};
 
 fn submission() -> Request {
@@ -60,6 +60,20 @@ async fn without_a_leader_calls_wait_for_one() {
     follow(&pair.follower, pair.leader.address());
     assert_eq!(waiting.await.unwrap().status, 201, "where nobody listens, nothing was done");
     assert_eq!(jobs(&pair).await, 1);
+}
+
+#[tokio::test]
+async fn a_node_that_is_cut_off_from_its_storage_does_not_say_that_it_leads() {
+    let pair = Pair::start().await;
+    cut_off(&pair.leader);
+    let read = send(&pair.leader, &Request::get("/v1/jobs")).await;
+    assert_eq!((read.status, header(&read, "onward-leader")), (200, None), "its machine answers if it can");
+    let status = send(&pair.leader, &Request::get("/status")).await.json();
+    assert_eq!((&status["role"], &status["leader"]), (&json!("cut_off"), &json!(null)));
+    let began = Instant::now();
+    let marked = send(&pair.leader, &submission().header("onward-forwarded", "somebody")).await;
+    assert_eq!((done(&marked), header(&marked, "onward-leader")), (Some("no"), None));
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
 #[tokio::test]

@@ -2,12 +2,13 @@
 
 use onward_node::server::Node;
 use onward_proto::v1::job_service_client::JobServiceClient;
+use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{Draft, SubmitRequest, WorkflowDraft};
 use tokio_stream::StreamExt as _;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::pair::{Pair, follow_nobody};
+use crate::pair::{Pair, cut_off, follow_nobody};
 
 fn request(kind: &str, payload: usize) -> SubmitRequest {
     let workflow = WorkflowDraft { kind: kind.into(), payload: vec![b'1'; payload].into(), ..Default::default() };
@@ -53,4 +54,16 @@ async fn submissions_by_call_and_by_stream_reach_the_leader() {
     let refused = passed.submit(request("k", 1)).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!((word(&refused, "onward-code"), word(&refused, "onward-done")), ("no_leader".into(), "no".into()));
+}
+
+/// Whoever is let in would wait for a machine that does not come, while another node may lead.
+#[tokio::test]
+async fn a_session_with_a_node_that_is_cut_off_is_refused_at_once() {
+    let pair = Pair::start().await;
+    cut_off(&pair.leader);
+    let channel = Endpoint::from_shared(pair.leader.url()).unwrap().connect().await.unwrap();
+    let mut workers = WorkerServiceClient::new(channel);
+    let refused = workers.session(tokio_stream::pending()).await.unwrap_err();
+    assert_eq!((refused.code(), word(&refused, "onward-code")), (Code::Unavailable, "no_leader".into()));
+    assert_eq!(word(&refused, "onward-leader"), "", "nobody is sent here");
 }

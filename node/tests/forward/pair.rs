@@ -65,6 +65,10 @@ pub fn lead(node: &Node) {
     publish(node, LeaderView::Leading { term: Term::new(8) });
 }
 
+pub fn cut_off(node: &Node) {
+    publish(node, LeaderView::CutOff { term: Term::new(1) });
+}
+
 fn publish(node: &Node, view: LeaderView) {
     node.engine().leader_view().send_replace(view);
 }

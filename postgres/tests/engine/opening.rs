@@ -18,7 +18,7 @@ fn those_who_start_together_make_the_tables_once() {
             scope.spawn(move || seize(&mut patient(url).log(&format!("log {number}")).unwrap()).unwrap());
         }
     });
-    assert_eq!(psql(&url, "select version from onward.version"), "3");
+    assert_eq!(psql(&url, "select version from onward.version"), "4");
     assert_eq!(psql(&url, "select count(*) from onward.seat where term > 0"), "6");
 }
 
@@ -28,7 +28,7 @@ fn tables_of_a_newer_version_are_refused_with_what_is_needed() {
     drop(patient(&url));
     psql(&url, "update onward.version set version = 9, needs = '7.1'");
     let error = Database::open(&url).unwrap_err();
-    assert_eq!(error, OpenError::NewerSchema { found: 9, known: 3, needs: "7.1".into() });
+    assert_eq!(error, OpenError::NewerSchema { found: 9, known: 4, needs: "7.1".into() });
     assert!(error.to_string().contains("use onward 7.1 or newer"), "{error}");
 }
 
@@ -122,7 +122,7 @@ fn a_connection_is_encrypted_and_the_certificate_is_checked() {
         where ssl and application_name = 'onward'";
     assert_ne!(psql(&url, encrypted), "0");
     let error = open(&other.0).unwrap_err();
-    assert!(matches!(&error, OpenError::Unreachable(why) if why.contains("certificate")), "{error}");
+    assert!(matches!(&error, OpenError::Refused(why) if why.contains("certificate")), "{error}");
     assert!(matches!(open(Path::new("/nowhere")).unwrap_err(), OpenError::Address(_)));
 }
 

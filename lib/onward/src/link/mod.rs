@@ -118,7 +118,8 @@ struct LinkLoop {
     /// Whom the session is with that is open.
     manager: Option<NodeAddress>,
     dial: bool,
-    hang_up: bool,
+    /// The reason why the session that is open ends here.
+    hang_up: Option<&'static str>,
     ended: Option<SessionEnd>,
 }
 
@@ -135,7 +136,7 @@ impl LinkLoop {
             outputs: VecDeque::new(),
             manager: None,
             dial: false,
-            hang_up: false,
+            hang_up: None,
             ended: None,
         }
     }
@@ -151,11 +152,11 @@ impl LinkLoop {
         collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.step(Input::Wake);
         loop {
-            if core::mem::take(&mut self.hang_up) {
+            if let Some(why) = self.hang_up.take() {
                 (out, frames) = (None, None);
                 self.unsent.clear();
                 self.fetches.use_service(None);
-                (self.link.on_event)(LinkEvent::Disconnected("the manager could not take what was said".into()));
+                (self.link.on_event)(LinkEvent::Disconnected(why.into()));
             }
             if core::mem::take(&mut self.dial) {
                 dialling = Some(Box::pin(dial(self.link.place.clone())));
@@ -313,7 +314,13 @@ impl LinkLoop {
     fn perform(&mut self, now: Mono, effect: Effect) {
         match effect {
             Effect::Dial => self.dial = true,
-            Effect::HangUp => self.hang_up = true,
+            Effect::HangUp => self.hang_up = Some("the manager could not take what was said"),
+            Effect::Leave => {
+                if let Some(manager) = self.manager.take() {
+                    self.link.place.leave(&manager);
+                }
+                self.hang_up = Some("the manager did not welcome this worker in time");
+            }
             Effect::Send(message) => self.unsent.push(message),
             Effect::Start(assignment) if fetch::is_needed(&assignment) => {
                 self.fetches.begin(assignment, now, self.link.commands_in.clone());

@@ -27,6 +27,8 @@ pub struct SessionConfig {
     pub beat_every: Duration,
     pub reconnect: Backoff,
     pub on_lost: LostPolicy,
+    /// A manager that does not welcome within this is left for another.
+    pub welcome_within: Duration,
     /// An executor that lets a ready task wait for longer is starved, and nothing more is taken meanwhile.
     pub starved_after: Duration,
     /// A worker that leaves waits no longer than this for the manager's goodbye.
@@ -39,6 +41,7 @@ impl Default for SessionConfig {
             beat_every: Duration::from_secs(1),
             reconnect: Backoff { base: Duration::from_millis(200), max: Duration::from_secs(5) },
             on_lost: LostPolicy::Cancel,
+            welcome_within: Duration::from_secs(10),
             starved_after: Duration::from_secs(2),
             goodbye_within: Duration::from_secs(5),
         }
@@ -106,6 +109,8 @@ pub enum Effect {
     Dial,
     /// End the session that is open; `Disconnected` needs no saying.
     HangUp,
+    /// The same, and whatever hints say, another manager is dialled next: this one does not serve.
+    Leave,
     /// Send on the session that is open.
     Send(FromWorker),
     Start(Assignment),

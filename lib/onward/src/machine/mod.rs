@@ -24,7 +24,8 @@
 //! others what was on its way. If there is no answer, also over new sessions, it goes all the same after a while.
 //!
 //! **What it can be sure of.** Answers come in the order of what was said, and name their attempt. A refusal that names
-//! none leaves open what was not taken: then the session is ended, and all that was not answered is said on the next.
+//! none leaves open what was not taken: then the session is ended, and all that was not answered is said on the next. A
+//! manager that does not welcome in time may be one that cannot: another is dialled.
 //!
 //! No clock, socket or thread in here: the worker's session does what the [`Effect`]s say. The same machine can be
 //! driven by a simulator.
@@ -54,8 +55,8 @@ enum Session {
     /// Dial at that time.
     Apart(Mono),
     Reaching,
-    /// The hello was said; nothing else may be before the welcome.
-    Greeting,
+    /// The hello was said; nothing else may be before the welcome, which is waited for until then.
+    Greeting(Mono),
     Talking,
 }
 
@@ -117,7 +118,7 @@ impl Machine {
             return;
         }
         match input {
-            Input::Connected => self.connected(out),
+            Input::Connected => self.connected(now, out),
             Input::Disconnected => self.disconnected(now, out),
             Input::Heard(heard) => self.heard(now, heard, out),
             Input::Reported { claim, report } => self.handle_report(now, claim, report, out),
@@ -134,6 +135,12 @@ impl Machine {
             Input::Wake => {}
         }
         self.timers_due(now, out);
+        if let Session::Greeting(by) = self.session
+            && by <= now
+        {
+            out.push(Effect::Leave);
+            self.disconnected(now, out);
+        }
         if let Session::Apart(at) = self.session
             && at <= now
         {
@@ -174,8 +181,11 @@ impl Machine {
             return None;
         }
         let timer = self.timers.first().map(|(at, _)| *at);
-        let dial = if let Session::Apart(at) = self.session { Some(at) } else { None };
-        timer.into_iter().chain(dial).chain(self.leaves_by).min()
+        let session = match self.session {
+            Session::Apart(at) | Session::Greeting(at) => Some(at),
+            Session::Reaching | Session::Talking => None,
+        };
+        timer.into_iter().chain(session).chain(self.leaves_by).min()
     }
 
     /// Attempts whose end the manager has not answered yet.
@@ -188,11 +198,11 @@ impl Machine {
         self.session == Session::Talking
     }
 
-    fn connected(&mut self, out: &mut Vec<Effect>) {
+    fn connected(&mut self, now: Mono, out: &mut Vec<Effect>) {
         if self.session != Session::Reaching {
             return;
         }
-        self.session = Session::Greeting;
+        self.session = Session::Greeting(now + self.config.welcome_within);
         (self.told_accepting, self.said_goodbye, self.is_known) = (true, false, true);
         let holding = self.held.keys().copied().collect();
         let Identity { worker, incarnation, subscription, slots } = self.identity.clone();
@@ -222,7 +232,7 @@ impl Machine {
 
     /// Repeats the reports of an earlier session that were not answered.
     fn welcomed(&mut self, now: Mono, out: &mut Vec<Effect>) {
-        if self.session != Session::Greeting {
+        if !matches!(self.session, Session::Greeting(_)) {
             return;
         }
         self.session = Session::Talking;
@@ -246,7 +256,7 @@ impl Machine {
     }
 
     fn heard(&mut self, now: Mono, heard: Heard, out: &mut Vec<Effect>) {
-        if !matches!(self.session, Session::Greeting | Session::Talking) {
+        if !matches!(self.session, Session::Greeting(_) | Session::Talking) {
             // The rest of a session that was given up.
             return;
         }

@@ -386,7 +386,7 @@ impl World {
                 let delay = self.delay();
                 self.after(delay, Happening::Dialled { worker: at, life });
             }
-            Effect::HangUp => {
+            Effect::HangUp | Effect::Leave => {
                 self.seen.insert("hung up");
                 self.hang_up(at);
             }

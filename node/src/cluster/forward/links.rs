@@ -11,9 +11,8 @@ use std::time::Instant;
 use axum::body::Body;
 use hyper::client::conn::http2::SendRequest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::rustls::ClientConfig;
 
-use super::target::Target;
+use super::target::{LeaderTrust, Target};
 
 /// The time for which a failed try is not repeated: many who come at once share one answer.
 const FAILURE_HOLDS: Duration = Duration::from_millis(50);
@@ -36,7 +35,7 @@ pub(super) enum NoLink {
 #[derive(Debug)]
 pub(super) struct Links {
     pub(super) target: Target,
-    tls: Option<Arc<ClientConfig>>,
+    trust: Option<LeaderTrust>,
     calls: Shared,
     streams: Shared,
 }
@@ -58,8 +57,8 @@ struct Shared {
 }
 
 impl Links {
-    pub(super) fn to(target: Target, tls: Option<Arc<ClientConfig>>) -> Self {
-        Self { target, tls, calls: Shared::of(128, 64), streams: Shared::of(16, 512) }
+    pub(super) fn to(target: Target, trust: Option<LeaderTrust>) -> Self {
+        Self { target, trust, calls: Shared::of(128, 64), streams: Shared::of(16, 512) }
     }
 
     /// A place on a connection that is open, or on a new one.
@@ -83,7 +82,7 @@ impl Links {
         {
             return Err(NoLink::Unreachable(why.clone()));
         }
-        match self.target.connect(self.tls.as_ref(), shared.each).await {
+        match self.target.connect(self.trust.as_ref(), shared.each).await {
             Ok(sender) => {
                 *failed = None;
                 Ok(shared.add(sender))

@@ -37,21 +37,22 @@ use hyper::body::Incoming;
 use onward_api::cluster::{CODE, DONE, Done, LEADER, LeaderHint};
 use onward_api::lease::Leases;
 use onward_core::fence::Term;
+use onward_gossip::{MemberView, NodeIdentity, View};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_rustls::rustls::ClientConfig;
 
 use super::leader::{LeaderAddress, LeaderView};
 use crate::api::access::{Access, Connection};
 use crate::api::json::Json;
 use crate::api::problem::Problem;
 use crate::engine::Counter;
+use crate::gossip::GossipHandle;
 use crate::grpc;
 use call::{BodyRoom, Call};
-use links::{Link, Links, NoLink};
+use links::{Lane, Link, Links, NoLink};
 use relay::relay;
 use target::Target;
-pub(crate) use target::tls_client;
+pub(crate) use target::{LeaderTrust, tls_client};
 
 /// The time for which a call is made again, from when it came, or from when it first failed if it waited longer than
 /// that.
@@ -64,6 +65,9 @@ const LEARN_WITHIN: Duration = Duration::from_millis(300);
 /// The interval between two looks whether the leader answers, and the time that one may take.
 const REACH_EVERY: Duration = Duration::from_secs(1);
 
+/// Word that a node leads which is older says nothing of now.
+const HEARD_WITHIN: Duration = Duration::from_secs(5);
+
 /// A node's place in its cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -72,7 +76,9 @@ pub(crate) struct Member {
     pub(crate) address: Option<String>,
     /// Nobody shares the node's log: there is nobody to pass anything on to.
     pub(crate) is_alone: bool,
-    pub(crate) tls: Option<Arc<ClientConfig>>,
+    pub(crate) trust: Option<LeaderTrust>,
+    /// Says who leads while this node cannot see the seat.
+    pub(crate) gossip: Option<GossipHandle>,
 }
 
 /// Passes calls on to the node that leads. Cheap to clone.
@@ -184,7 +190,7 @@ impl Forwarder {
     /// Whether the leader answers, whatever it says of itself.
     pub(crate) async fn reach(&self, leader: &LeaderAddress) -> Result<(), String> {
         let links = self.links_to(leader)?;
-        let Link { mut sender, place: _place } = match links.open(links::Lane::Calls).await {
+        let Link { mut sender, place: _place } = match links.open(Lane::Calls).await {
             Ok(link) => link,
             Err(NoLink::Full) => return Ok(()),
             Err(NoLink::Unreachable(why)) => return Err(unreachable(leader, &why)),
@@ -231,15 +237,20 @@ impl Forwarder {
         let (mut view, came_at) = (self.0.view.clone(), Instant::now());
         let (mut deadline, mut done) = (None, Done::No);
         loop {
-            let known = view.borrow_and_update().clone();
+            let known = self.or_by_gossip(view.borrow_and_update().clone());
             let tried = match &known {
-                LeaderView::Leading { term } => self.run_here(&mut call, next, *term).await,
+                LeaderView::Leading { term } => self.run_as_leader(&mut call, next, *term).await,
                 _ if call.is_forwarded() => Tried::Answered(unavailable(
                     &call,
                     "this node does not lead, and the call was forwarded to it",
                     done,
                 )),
                 LeaderView::Following { leader: Some(leader), .. } => self.send(&mut call, leader).await,
+                // A stream would wait for as long as the storage is away, while another node may lead.
+                LeaderView::CutOff { .. } if call.lane() == Lane::Streams => {
+                    Tried::Answered(unavailable(&call, "this node led, and its storage does not answer", done))
+                }
+                LeaderView::CutOff { term } => self.run_here(&mut call, next, *term).await,
                 LeaderView::Starting | LeaderView::Following { leader: None, .. } => {
                     Tried::NotDone("no manager leads at the moment".into())
                 }
@@ -274,15 +285,33 @@ impl Forwarder {
         }
     }
 
+    /// The view of a node that is cut off from its storage, as far as gossip knows more. Who is taken for the leader by mistake
+    /// refuses what is forwarded.
+    fn or_by_gossip(&self, view: LeaderView) -> LeaderView {
+        let (LeaderView::CutOff { term }, Some(gossip)) = (&view, &self.0.member.gossip) else { return view };
+        let seen = gossip.view();
+        let Some(leader) = leader_by_gossip(&seen) else { return view };
+        let is_tls = self.0.member.address.as_ref().is_some_and(|address| address.starts_with("https://"));
+        let address = format!("{}{}", if is_tls { "https://" } else { "" }, leader.address);
+        LeaderView::Following { term: *term, leader: Some(LeaderAddress { name: leader.name.to_string(), address }) }
+    }
+
     /// Runs the call on this node, because it leads, and says so.
-    async fn run_here(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
-        let mut answer = next.clone().run(call.local_request()).await;
-        if let Some(address) = &self.0.member.address
+    async fn run_as_leader(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
+        let mut tried = self.run_here(call, next, term).await;
+        if let Tried::Answered(answer) = &mut tried
+            && let Some(address) = &self.0.member.address
             && let Ok(hint) =
                 HeaderValue::try_from(LeaderHint { address: address.clone(), term: term.get() }.to_string())
         {
             answer.headers_mut().insert(LEADER, hint);
         }
+        tried
+    }
+
+    /// Runs the call on this node, which leads under this term or did when it was last known who leads.
+    async fn run_here(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
+        let answer = next.clone().run(call.local_request()).await;
         let Some(done) = without_leader(answer.headers()) else { return Tried::Answered(answer) };
         if call.is_forwarded() || !self.is_deposed(term).await {
             return Tried::Answered(answer);
@@ -296,7 +325,8 @@ impl Forwarder {
     /// Whether this node has stopped leading under that term, or is about to.
     async fn is_deposed(&self, term: Term) -> bool {
         let mut view = self.0.view.clone();
-        let other = view.wait_for(|view| *view != LeaderView::Leading { term });
+        let own = [LeaderView::Leading { term }, LeaderView::CutOff { term }];
+        let other = view.wait_for(|view| !own.contains(view));
         timeout(LEARN_WITHIN, other).await.is_ok_and(|other| other.is_ok())
     }
 
@@ -371,7 +401,7 @@ impl Forwarder {
         let is_other = |view: &LeaderView| match view {
             LeaderView::Leading { .. } => true,
             LeaderView::Following { leader: Some(known), .. } => known.address != leader.address,
-            LeaderView::Starting | LeaderView::Following { leader: None, .. } => false,
+            LeaderView::Starting | LeaderView::CutOff { .. } | LeaderView::Following { leader: None, .. } => false,
         };
         if self.0.view.clone().wait_for(is_other).await.is_err() {
             // The engine is gone: nobody will say who leads.
@@ -390,7 +420,7 @@ impl Forwarder {
         if let Some((_, known)) = links.as_ref().filter(|(to, _)| to.address == leader.address) {
             return Ok(known.clone());
         }
-        let fresh = Arc::new(Links::to(Target::parse(&leader.address)?, self.0.member.tls.clone()));
+        let fresh = Arc::new(Links::to(Target::parse(&leader.address)?, self.0.member.trust.clone()));
         *links = Some((leader.clone(), fresh.clone()));
         Ok(fresh)
     }
@@ -399,6 +429,18 @@ impl Forwarder {
 fn too_many() -> Problem {
     let detail = "as many calls as may are on their way to the leader; try again later, or call it directly";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+}
+
+/// The node of our kind that was last heard to say that it leads.
+fn leader_by_gossip(view: &View) -> Option<&NodeIdentity> {
+    let kind = |node: &NodeIdentity| (node.role, node.datacenter.clone());
+    let leads = |member: &&MemberView| {
+        let says_so = member.report.as_ref().is_some_and(|report| report.health.leads);
+        says_so && member.state.is_live() && kind(&member.identity) == kind(&view.own)
+    };
+    let heard = |member: &&MemberView| member.heard_ago.unwrap_or(Duration::MAX);
+    let newest = view.members.iter().filter(leads).min_by_key(heard)?;
+    (heard(&newest) <= HEARD_WITHIN).then_some(&newest.identity)
 }
 
 /// Whether this says that its node does not lead, and if so, what became of the call.

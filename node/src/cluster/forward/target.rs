@@ -10,6 +10,7 @@ use axum::http::uri::{Authority, PathAndQuery, Scheme};
 use axum::http::{Request, Uri};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use onward_gossip::{Label, Role};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -19,6 +20,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::peer::PeerIdentity;
+use crate::peer::certificate::of_chain;
 use crate::peer::expiry::Expiring;
 
 /// A connection is there within this, or the leader is not reached.
@@ -32,6 +35,32 @@ const PING_ANSWERED_WITHIN: Duration = Duration::from_millis(1_500);
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// Bytes that one call may have waiting to be sent to the leader.
 const SEND_BUFFER_BYTES: usize = 256 << 10;
+
+/// The trust in those that this node forwards to: the authority, and the role that a certificate must give them.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaderTrust {
+    config: Arc<ClientConfig>,
+    /// The datacenter whose managers are believed; none where the leader of gates is.
+    datacenter: Option<Label>,
+}
+
+impl LeaderTrust {
+    pub(crate) fn new(config: Arc<ClientConfig>, datacenter: Option<Label>) -> Self {
+        Self { config, datacenter }
+    }
+
+    /// Tokens of clients are shown to nobody but a node that may lead this one.
+    fn check(&self, who: Option<PeerIdentity>) -> io::Result<()> {
+        let who = who.ok_or_else(|| {
+            io::Error::other("its certificate names no node; `onward certs node` makes one that does")
+        })?;
+        match &self.datacenter {
+            Some(datacenter) => who.speaks_for(datacenter),
+            None => who.need_role(Role::Gate),
+        }
+        .map_err(io::Error::other)
+    }
+}
 
 /// The address of a node, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,7 +104,7 @@ impl Target {
     }
 
     /// A connection for this many calls at a time.
-    pub(super) async fn connect(&self, tls: Option<&Arc<ClientConfig>>, calls: usize) -> io::Result<SendRequest<Body>> {
+    pub(super) async fn connect(&self, trust: Option<&LeaderTrust>, calls: usize) -> io::Result<SendRequest<Body>> {
         let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {CONNECT_WITHIN:?}"));
         let connecting = async {
             let stream = TcpStream::connect((&*self.host, self.port)).await?;
@@ -83,11 +112,12 @@ impl Target {
             if !self.is_tls {
                 return speak_http2(stream, calls).await;
             }
-            let config =
-                tls.ok_or_else(|| io::Error::other("it speaks TLS, and no authority to trust is configured"))?;
+            let trust =
+                trust.ok_or_else(|| io::Error::other("it speaks TLS, and no authority to trust is configured"))?;
             let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
-            let stream = TlsConnector::from(config.clone()).connect(name, stream).await?;
+            let stream = TlsConnector::from(trust.config.clone()).connect(name, stream).await?;
             let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
+            trust.check(of_chain(chain.as_deref()))?;
             speak_http2(Expiring::new(stream, chain.as_deref())?, calls).await
         };
         timeout(CONNECT_WITHIN, connecting).await.map_err(late)?
@@ -150,6 +180,29 @@ pub(crate) fn tls_client(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_are_forwarded_to_managers_of_the_own_datacenter_and_from_gates_to_gates() {
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let config = Arc::new(config);
+        let manager = LeaderTrust::new(config.clone(), Some(Label::new("dc-a").unwrap()));
+        let gate = LeaderTrust::new(config, None);
+        for (who, by_manager, by_gate) in [
+            (Some("onward://manager/dc-a/m1"), true, false),
+            (Some("onward://manager/dc-b/m1"), false, false),
+            (Some("onward://worker/dc-a/w1"), false, false),
+            (Some("onward://gate/g1"), false, true),
+            (None, false, false),
+        ] {
+            let who: Option<PeerIdentity> = who.map(|text| text.parse().unwrap());
+            let is_believed = |trust: &LeaderTrust| trust.check(who.clone()).is_ok();
+            assert_eq!((is_believed(&manager), is_believed(&gate)), (by_manager, by_gate), "{who:?}");
+        }
+    }
 
     #[test]
     fn an_address_has_a_host_and_a_port_and_may_have_a_scheme() {

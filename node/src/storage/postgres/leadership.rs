@@ -241,6 +241,8 @@ impl DatabaseLeadership {
         let Seat { sight, name, address, .. } = &self.seat;
         let is_other = sight.holder.is_some_and(|holder| holder != self.membership.database.holder());
         let leader = name.clone().zip(address.clone()).filter(|_| is_other && sight.handover.is_none());
+        // An earlier life of this very node leads no more.
+        let leader = leader.filter(|(name, _)| name != self.membership.database.name());
         let leader = leader.map(|(name, address)| LeaderAddress { name, address });
         SeatLook::Follow { term: sight.term, leader }
     }
@@ -312,6 +314,11 @@ impl Leadership for DatabaseLeadership {
 
     fn term_ended(&mut self) {
         self.candidate.term_ended(clock::mono());
+    }
+
+    fn leader_version(&self) -> Option<String> {
+        let holder = self.seat.sight.holder?;
+        self.membership.living().into_iter().find(|member| member.holder == holder).map(|member| member.version)
     }
 
     fn hand_over(&mut self, term: Term, heir: &Heir) -> Result<(), HandoverError> {

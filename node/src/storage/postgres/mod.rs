@@ -1,6 +1,7 @@
 //! All of it in a database. The data folder has only what belongs to this node: the token of its command line, and which
 //! life of it held the seat last.
 
+mod away;
 mod leader_link;
 mod leadership;
 mod outputs;
@@ -20,9 +21,10 @@ use uuid::Uuid;
 use super::migrate::moved_to;
 use super::{OpenError, Storage};
 use crate::auth::{FileError, SecretTable, TokenTable, write_secret};
-use crate::engine::Backup;
+use crate::engine::{Backup, may_pass};
 use crate::outputs::{KEEP_BYTES, OutputRules};
 use crate::server::StartError;
+use away::wait_while_away;
 use leadership::{DatabaseLeadership, Membership};
 pub(super) use outputs::OutputTable;
 
@@ -65,7 +67,8 @@ pub struct SharedIdentity {
 
 impl Storage {
     /// Storage in this database; `folder` has what belongs to this node only. Where another node leads, this one
-    /// follows.
+    /// follows. A database that is away is waited for, until the node is told to leave; one that stores nothing at the
+    /// moment is enough for a node that has started on it before.
     pub fn postgres(
         url: &DatabaseUrl,
         folder: &Path,
@@ -78,24 +81,34 @@ impl Storage {
             return Err(StartError::EmbeddedData { folder: folder.to_owned() });
         }
         let about = |error| StartError::Database { url: url.clone(), error };
-        let OpenedDatabase(database) = OpenedDatabase::open(url).map_err(about)?;
         let SharedIdentity { log, name, address, is_leaving, reaches_leader } = identity;
-        let database = database.reached_at(&name, &address);
-        if database.seat(&log)?.sight.is_importing {
-            return Err(StartError::HalfMigrated);
-        }
+        let (database, tokens) = wait_while_away(&is_leaving, || {
+            let OpenedDatabase(database) = OpenedDatabase::open(url).map_err(about)?;
+            let database = database.reached_at(&name, &address);
+            if database.seat(&log)?.sight.is_importing {
+                return Err(StartError::HalfMigrated);
+            }
+            let tokens = TokenTable::open(database.tokens(&log).map_err(about)?)?;
+            Ok((database, tokens))
+        })?;
+        let is_over = is_leaving.clone();
         let rule = CandidateRule::with_ttl(seat_ttl);
         let membership = Membership::new(database.clone(), &log, rule, is_leaving, reaches_leader);
-        if !membership.say()? {
-            return Err(StartError::NameTaken { name });
+        match membership.say() {
+            Ok(true) => {}
+            Ok(false) => return Err(StartError::NameTaken { name }),
+            Err(error) if may_pass(&error) => {
+                tracing::warn!(%error, "the database stores nothing at the moment; the other managers learn later that this one lives");
+            }
+            Err(error) => return Err(error.into()),
         }
         membership.say_on().map_err(StartError::Thread)?;
         let leadership =
             DatabaseLeadership::new(membership.clone(), last_holder(folder)?).map_err(StartError::Thread)?;
         let holder = Uuid::from_u128(database.holder().0);
         write_secret(&folder.join(HOLDER), holder.to_string().as_bytes())?;
-        let tokens = TokenTable::open(database.tokens(&log).map_err(about)?)?;
-        tokens.ensure_local(folder)?;
+        let mut made = None;
+        wait_while_away(&is_over, || Ok(tokens.ensure_local(folder, &mut made)?))?;
         let output_table = database.outputs(&log, KEEP_BYTES).map_err(about)?;
         Ok(Self {
             archive: Arc::new(database.archive(&log)),

@@ -3,13 +3,17 @@
 //!
 //! A write whose answer did not come may have been carried out. The time of each write is its mark: no two writes of a
 //! process have the same one, so whoever offers the same output again can be told whether it is there.
+//!
+//! Output has the term under which it was admitted. A node whose database was away writes late, and another may have led
+//! since: what the attempt printed there is newer, and nothing older comes behind it. Where the other has written nothing of
+//! the attempt, late output is still in its place. So it is not the seat that is looked at, but what is stored.
 
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
 use std::time::Instant;
 
-use onward_core::fence::AttemptFence;
+use onward_core::fence::{AttemptFence, Term};
 use onward_core::ids::{Claim, JobId};
 use onward_log::Error;
 use onward_postgres::{OutputFound, OutputKey, PostgresOutputs};
@@ -99,8 +103,12 @@ impl OutputStore for OutputTable {
         Ok(())
     }
 
-    /// Writes output, but for the part of it that an earlier write has stored, whose answer did not come.
     fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
+        self.write_under(Term::default(), claim, printed, now_ms)
+    }
+
+    /// Writes output, but for the part of it that an earlier write has stored, whose answer did not come.
+    fn write_under(&mut self, term: Term, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
         let rest = self.without_stored_part(claim, printed).map_err(|error| unwritten(printed.clone(), error))?;
         if rest.data.is_empty() {
             return Ok(());
@@ -109,7 +117,7 @@ impl OutputStore for OutputTable {
         self.marked_ms = mark_ms;
         let mut is_in_doubt = false;
         let stored = self.ask(|stored| {
-            let stored = stored.write(key(claim), rest.skipped, &rest.data, mark_ms);
+            let stored = stored.write(key(claim), term, rest.skipped, &rest.data, mark_ms);
             is_in_doubt = matches!(stored, Err(Error::Unknown { .. }));
             stored
         });
@@ -117,7 +125,9 @@ impl OutputStore for OutputTable {
             let doubt = WriteInDoubt { skipped: rest.skipped, bytes: rest.data.len(), mark_ms };
             self.in_doubt.insert(*claim, doubt);
         }
-        let bytes = stored.map_err(|error| unwritten(rest, error))?;
+        let Some(bytes) = stored.map_err(|error| unwritten(rest.clone(), error))? else {
+            return Err(superseded(&rest));
+        };
         self.index.put(*claim, bytes, mark_ms);
         Ok(())
     }
@@ -160,12 +170,17 @@ fn storage_error(error: Error) -> io::Error {
 /// Output waits where the database is away; else it is lost.
 fn unwritten(printed: Printed, error: io::Error) -> Unwritten {
     match error.kind() == AWAY {
-        true => Unwritten { lost: 0, later: Some(printed), error },
+        true => Unwritten { lost: 0, later: Some(printed), is_superseded: false, error },
         false => {
             let lost = printed.skipped.saturating_add(printed.data.len() as u64);
-            Unwritten { lost, later: None, error }
+            Unwritten { lost, later: None, is_superseded: false, error }
         }
     }
+}
+
+fn superseded(printed: &Printed) -> Unwritten {
+    let error = io::Error::other("the attempt has printed more where another node led since");
+    Unwritten { lost: printed.data.len() as u64, later: None, is_superseded: true, error }
 }
 
 fn key(claim: &Claim) -> OutputKey {
@@ -213,6 +228,34 @@ mod tests {
     }
 
     #[test]
+    fn what_a_former_leader_writes_late_does_not_come_behind_what_its_heir_has_written() {
+        let server = Postgres::options().fsync().start().unwrap();
+        let url = server.database().unwrap();
+        let table = || {
+            let outputs = Database::open(&url).unwrap().outputs("east", 1 << 16).unwrap();
+            OutputTable::new(outputs, OutputRules::default())
+        };
+        let (mut former, mut heir) = (table(), table());
+        let (of, quiet) =
+            (claim(OutputKey { job: 1, workflow: 0, fence: 1 }), claim(OutputKey { job: 2, workflow: 0, fence: 1 }));
+        let printed = |text: &str| Printed { skipped: 0, data: text.as_bytes().to_vec() };
+        let (first, second, third) = (Term::new(1), Term::new(2), Term::new(3));
+        former.write_under(first, &of, &printed("one "), 1).unwrap();
+        heir.write_under(second, &of, &printed("two "), 2).unwrap();
+        let late = former.write_under(first, &of, &printed("late "), 3).unwrap_err();
+        assert_eq!((late.lost, late.later, late.is_superseded), (5, None, true), "it is dropped, and counted");
+        former.write_under(first, &quiet, &printed("late"), 3).unwrap();
+        // A part that has grown is closed by its size: the next begins behind it, and counts as well.
+        let long = "x".repeat(1 << 14);
+        heir.write_under(second, &of, &printed(&long), 4).unwrap();
+        assert!(former.write_under(first, &of, &printed("late "), 5).unwrap_err().is_superseded);
+        former.write_under(third, &of, &printed("three"), 6).unwrap();
+        let text = |claim| String::from_utf8(heir.read(&claim).unwrap().expect("it is kept").data).unwrap();
+        assert_eq!(text(of), format!("one two {long}three"));
+        assert_eq!(text(quiet), "late", "nobody has written anything newer");
+    }
+
+    #[test]
     fn output_that_cannot_be_read_now_is_told_from_output_that_is_damaged() {
         let server = Postgres::options().fsync().start().unwrap();
         let database = Database::open(&server.database().unwrap()).unwrap();
@@ -223,7 +266,7 @@ mod tests {
         server.server().kill();
         assert_eq!(table.read(&of).unwrap_err().kind(), io::ErrorKind::NotConnected);
         let more = Printed { skipped: 0, data: b"more".to_vec() };
-        let Unwritten { lost, later, error } = table.write(&of, &more, 2).unwrap_err();
+        let Unwritten { lost, later, error, .. } = table.write(&of, &more, 2).unwrap_err();
         assert_eq!((lost, later, error.kind()), (0, Some(more), io::ErrorKind::NotConnected));
         assert_eq!(storage_error(Error::Corrupt { what: "a hole".into() }).kind(), io::ErrorKind::Other);
     }

@@ -143,6 +143,22 @@ fn a_refusal_that_names_nothing_ends_the_session_and_all_is_said_again() {
 }
 
 #[test]
+fn a_manager_that_does_not_welcome_is_left_for_another() {
+    let mut bench = Bench::running_with(|config| config.welcome_within = secs(3));
+    bench.at(1, Input::Disconnected);
+    bench.until(1_000);
+    assert_eq!(bench.at(1_000, Input::Connected), [hello(&[1])]);
+    assert_eq!(bench.until(3_999), [], "it may be busy");
+    assert_eq!(bench.until(4_000), [(4_000, Effect::Leave)]);
+    assert_eq!(bench.welcome(4_000), [], "it comes too late");
+    let dial = bench.until(5_000);
+    assert_eq!(dial.iter().map(|(_, effect)| effect).collect::<Vec<_>>(), [&Effect::Dial]);
+    assert_eq!(bench.at(5_000, Input::Connected), [hello(&[1])]);
+    bench.welcome(5_001);
+    assert!(bench.until(20_000).iter().all(|(_, effect)| *effect != Effect::Leave), "once it was welcomed it stays");
+}
+
+#[test]
 fn probes_are_answered() {
     let mut bench = Bench::talking();
     let answer = Effect::Send(FromWorker::ProbeAnswer { probe: 9 });
