@@ -175,11 +175,14 @@ impl Gate {
     /// reporting it.
     fn rebuild(&mut self, datacenter: &Name, report: &JobReport, fx: &mut Effects) {
         let mut outline = report.outline.clone();
-        if !outline.targets.contains(datacenter) {
-            let mut targets = outline.targets.into_vec();
-            targets.push(datacenter.clone());
-            outline.targets = targets.into();
+        // Each once: a target that is there twice would end once, and the job never.
+        let mut targets: Vec<Name> = Vec::new();
+        for name in outline.targets.iter().chain([datacenter]) {
+            if !targets.contains(name) {
+                targets.push(name.clone());
+            }
         }
+        outline.targets = targets.into();
         if let Err(met) = self.room_for_rebuilt(&outline.targets) {
             return self.refusals.note(&Refusal::Limited(met));
         }

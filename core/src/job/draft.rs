@@ -110,6 +110,7 @@ pub enum Problem {
     Both(&'static str),
     TooMany(LimitMet),
     KeyTwice(Name),
+    NamedTwice(Name),
     OrderedOverOne(u32),
     /// The field is not for the job of a schedule.
     NotInSchedule,
@@ -138,6 +139,7 @@ impl fmt::Display for Invalid {
             Problem::Both(other) => write!(f, "and `{other}` exclude each other; give one of them"),
             Problem::TooMany(met) => write!(f, "is too much: {met}"),
             Problem::KeyTwice(key) => write!(f, "names the key `{key}` twice"),
+            Problem::NamedTwice(name) => write!(f, "names `{name}` twice; a job runs once in each of them"),
             Problem::NotInSchedule => {
                 write!(f, "cannot be given to the job of a schedule: every due instant starts a job of its own")
             }
@@ -196,7 +198,7 @@ pub fn check(draft: Draft, limits: &Limits, defaults: &JobDefaults) -> Result<Jo
         tags: check_names("tags", draft.tags, Limit::TagsPerJob, limits)?,
         headers: check_headers(draft.headers, limits)?,
         retain: draft.retain.map(|retain| span("retain_s", retain, Duration::ZERO)).transpose()?,
-        datacenters: check_names("datacenters", draft.datacenters, Limit::DatacentersPerJob, limits)?,
+        datacenters: check_datacenters(draft.datacenters, limits)?,
         timeout_policy: draft.timeout_policy,
         carried: CarriedFields::default(),
     };
@@ -259,6 +261,15 @@ fn check_names(
 ) -> Result<Box<[Name]>, Invalid> {
     within(field, limits, limit, texts.len())?;
     texts.into_iter().map(|text| name(field, text)).collect()
+}
+
+/// A job that named a datacenter twice would wait for ever for the second end there.
+fn check_datacenters(texts: Vec<Arc<str>>, limits: &Limits) -> Result<Box<[Name]>, Invalid> {
+    let names = check_names("datacenters", texts, Limit::DatacentersPerJob, limits)?;
+    match names.iter().enumerate().find(|(place, name)| names[..*place].contains(*name)) {
+        Some((_, twice)) => Err(Invalid { field: "datacenters", problem: Problem::NamedTwice(twice.clone()) }),
+        None => Ok(names),
+    }
 }
 
 fn check_headers(headers: Vec<(Arc<str>, Box<str>)>, limits: &Limits) -> Result<Headers, Invalid> {

@@ -66,6 +66,10 @@ fn what_is_wrong_is_named_with_its_range() {
             Draft { limits: vec![LimitDraft { max: 3, ..LimitDraft::ordered("db") }], ..one() },
             "`limits.ordered` needs a `max` of 1, and it is 3; workflows that run side by side have no order",
         ),
+        (
+            Draft { datacenters: vec!["a".into(), "b".into(), "a".into()], ..one() },
+            "`datacenters` names `a` twice; a job runs once in each of them",
+        ),
         (Draft { tags: vec!["t".into(); 17], ..one() }, "`tags` is too much: at most 16 tags of one job"),
         (Draft::of_kind("k", vec![0; (1 << 20) + 1]), "`payload` is too much: at most 1048576 bytes of one payload"),
         (

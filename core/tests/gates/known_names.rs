@@ -3,13 +3,17 @@
 use onward_core::fence::Term;
 use onward_core::gate::effect::Notice;
 use onward_core::gate::input::{Call, Input};
-use onward_core::gate::message::{Frame, FromDatacenter, Hello};
+use onward_core::gate::message::{
+    FinalStatus, Frame, FromDatacenter, Hello, JobOutline, JobReport, Outcome, WorkflowCounts,
+};
 use onward_core::health::DatacenterCounts;
 use onward_core::ids::{JobId, StreamId};
 use onward_core::input::Submission;
-use onward_core::job::JobState;
+use onward_core::job::draft::{Invalid, Problem};
+use onward_core::job::{JobState, TimeoutPolicy};
 use onward_core::limits::{Limit, LimitMet};
 use onward_core::refusal::{Refusal, RefusalKind};
+use onward_core::timeout::ExtensionTotals;
 
 use super::world::{World, impatient, name, secs};
 
@@ -81,4 +85,49 @@ fn a_job_is_rebuilt_when_there_is_room_for_it() {
     world.call(Call::Cancel { job: own }).unwrap();
     world.advance(secs(15));
     assert!(jobs.iter().all(|job| world.gate().job(*job).is_some()), "reports are repeated");
+}
+
+#[test]
+fn a_job_that_names_a_datacenter_twice_is_refused() {
+    let mut world = World::new(&["a", "b"]);
+    let submission = Submission { id: JobId::from_u128(9), draft: impatient(&["a", "b", "a"]) };
+    let invalid = Invalid { field: "datacenters", problem: Problem::NamedTwice(name("a")) };
+    let refused = Refusal::InBatch { index: 0, cause: Box::new(Refusal::Invalid(invalid)) };
+    assert_eq!(world.call(Call::Submit(vec![submission])), Err(refused));
+}
+
+#[test]
+fn a_job_whose_report_names_a_datacenter_twice_is_rebuilt_with_one_target_and_ends() {
+    let mut world = World::new(&["a"]);
+    let (job, stream) = (JobId::from_u128(42), 9_001);
+    assert!(greet(&mut world, "b", stream));
+    let report = JobReport {
+        job,
+        outline: JobOutline {
+            kind: name("k"),
+            queue: name("default"),
+            targets: Box::new([name("b"), name("b")]),
+            policy: TimeoutPolicy::Any,
+            timeout: secs(60),
+            max_extension: secs(60),
+        },
+        epoch: None,
+        elapsed: Some(secs(1)),
+        extended: ExtensionTotals::default(),
+        since_progress: None,
+        state: JobState::Running,
+        timed_out: None,
+        workflows: WorkflowCounts::default(),
+        attempts: 1,
+    };
+    let mut say = |number, message| {
+        let frame = Frame { term: Term::new(1), number, message };
+        world.step_gate(Input::Datacenter { stream: StreamId(stream), frame });
+    };
+    say(2, FromDatacenter::Progress(vec![report.clone()]));
+    let report = JobReport { state: JobState::Succeeded, ..report };
+    let status = FinalStatus { report, outcome: Outcome::Succeeded, result: None, error: None };
+    say(3, FromDatacenter::Final(Box::new(status)));
+    assert_eq!(world.view(job).targets.len(), 1);
+    assert_eq!(world.state(job), JobState::Succeeded);
 }

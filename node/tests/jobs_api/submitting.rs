@@ -164,6 +164,7 @@ async fn whatever_is_wrong_is_refused_by_name_and_nothing_is_stored() {
         (r#"{"kind": "a", "limits": [{"key": "k", "max": 0}]}"#.into(), Some("limits.max")),
         (r#"{"kind": "a", "limits": [{"key": "k", "max": 1}, {"key": "k", "max": 2}]}"#.into(), Some("limits")),
         (r#"{"kind": "a", "limits": [{"key": "k", "max": 2, "ordered": true}]}"#.into(), Some("limits.ordered")),
+        (r#"{"kind": "a", "datacenters": ["dc-a", "dc-b", "dc-a"]}"#.into(), Some("datacenters")),
         (r#"{"kind": "a", "idempotency_key": ""}"#.into(), Some("idempotency_key")),
         (format!(r#"{{"kind": "a", "tags": {}}}"#, many(r#""t""#, 17)), Some("tags")),
         (format!(r#"{{"kind": "a", "tags": {}}}"#, many("0", 1_000_000)), Some("tags[0]")),
