@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ids::{JobId, Name};
 use crate::time::{Mono, Wall};
 
-use super::orders::owed;
+use super::orders::{Owed, owed};
 use super::rule::GateRule;
 use super::state::Job;
 
@@ -13,6 +13,8 @@ use super::state::Job;
 pub(super) struct Agenda {
     /// Jobs about which a datacenter is owed something.
     owed: BTreeMap<Name, BTreeSet<JobId>>,
+    /// The number of those that it is owed a submit of.
+    submits: BTreeMap<Name, usize>,
     /// The entry of each open job.
     entries: BTreeMap<JobId, Entry>,
     deadlines: BTreeSet<(Wall, JobId)>,
@@ -26,8 +28,24 @@ pub(super) struct Agenda {
 
 #[derive(Debug, Default)]
 struct Entry {
-    owed: Vec<Name>,
+    owed: Vec<(Name, OwedKind)>,
     fires_at: Option<Wall>,
+}
+
+/// The kind of what a datacenter is owed about a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum OwedKind {
+    Submit,
+    Order,
+}
+
+impl From<Owed> for OwedKind {
+    fn from(owed: Owed) -> Self {
+        match owed {
+            Owed::Submit => Self::Submit,
+            Owed::Withdraw | Owed::Cancel | Owed::GlobalTimeout(_) => Self::Order,
+        }
+    }
 }
 
 impl Agenda {
@@ -47,20 +65,20 @@ impl Agenda {
             fires_at.map(|at| self.deadlines.insert((at, job.id)));
             entry.fires_at = fires_at;
         }
-        let now_owed: Vec<Name> = job
+        let now_owed: Vec<(Name, OwedKind)> = job
             .targets
             .iter()
-            .filter(|target| owed(job, target).is_some())
-            .map(|target| target.datacenter.clone())
+            .filter_map(|target| Some((target.datacenter.clone(), owed(job, target)?.into())))
             .collect();
         if entry.owed != now_owed {
-            for name in &entry.owed {
-                self.owed.get_mut(name).map(|jobs| jobs.remove(&job.id));
+            let before = core::mem::replace(&mut entry.owed, now_owed.clone());
+            self.settle(job.id, &before);
+            for (name, kind) in now_owed {
+                if kind == OwedKind::Submit {
+                    *self.submits.entry(name.clone()).or_default() += 1;
+                }
+                self.owed.entry(name).or_default().insert(job.id);
             }
-            for name in &now_owed {
-                self.owed.entry(name.clone()).or_default().insert(job.id);
-            }
-            entry.owed = now_owed;
         }
         if job.targets.is_empty() {
             self.waiting.insert(job.id);
@@ -75,11 +93,21 @@ impl Agenda {
     pub(super) fn remove(&mut self, id: JobId) {
         let Some(entry) = self.entries.remove(&id) else { return };
         entry.fires_at.map(|at| self.deadlines.remove(&(at, id)));
-        for name in &entry.owed {
-            self.owed.get_mut(name).map(|jobs| jobs.remove(&id));
-        }
+        self.settle(id, &entry.owed);
         self.waiting.remove(&id);
         self.to_judge.remove(&id);
+    }
+
+    /// Nothing of this is owed any more.
+    fn settle(&mut self, id: JobId, owed: &[(Name, OwedKind)]) {
+        for (name, kind) in owed {
+            self.owed.get_mut(name).map(|jobs| jobs.remove(&id));
+            if *kind == OwedKind::Submit
+                && let Some(submits) = self.submits.get_mut(name)
+            {
+                *submits -= 1;
+            }
+        }
     }
 
     /// The next job, behind this one, about which the datacenter is owed something.
@@ -93,6 +121,11 @@ impl Agenda {
 
     pub(super) fn owed_to(&self, datacenter: &Name) -> usize {
         self.owed.get(datacenter).map_or(0, BTreeSet::len)
+    }
+
+    /// The number of submits that the datacenter is owed.
+    pub(super) fn submits_to(&self, datacenter: &Name) -> usize {
+        self.submits.get(datacenter).copied().unwrap_or_default()
     }
 
     pub(super) fn first_deadline(&self) -> Option<(Wall, JobId)> {

@@ -222,11 +222,12 @@ impl Gate {
         })
     }
 
-    /// Submits that could be answered, and are not.
+    /// Submits that could be answered, and are not. Other orders are no demand: how long a handler takes to stop is not
+    /// this gate's doing.
     pub(super) fn demand(&self) -> u64 {
         let usable =
             self.datacenters.iter().filter(|(name, _)| self.datacenters.is_usable(name, &self.rules.gate, self.awake));
-        usable.map(|(name, _)| self.agenda.owed_to(name) as u64).sum()
+        usable.map(|(name, _)| self.agenda.submits_to(name) as u64).sum()
     }
 
     /// The measures by which other gates judge this one.

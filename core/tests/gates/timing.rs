@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use onward_core::gate::input::Call;
 use onward_core::gate::message::{FromDatacenter, ToDatacenter};
+use onward_core::health::{Progress, Verdict};
 use onward_core::ids::JobId;
 use onward_core::job::{Draft, OnStuck};
 use onward_core::message::Report;
@@ -73,6 +74,28 @@ fn an_order_is_repeated_until_its_datacenter_has_said_how_the_job_ended() {
     let before = cancels(&world);
     world.advance(secs(60));
     assert_eq!(cancels(&world), before, "and then no more");
+}
+
+#[test]
+fn a_gate_that_waits_for_a_handler_to_stop_has_nothing_to_forward() {
+    let mut world = World::new(&["a"]);
+    let job = world.submit(impatient(&["a"]));
+    world.advance(secs(2));
+    world.datacenters[0].is_stubborn = true;
+    world.call(Call::Cancel { job }).unwrap();
+    for _ in 0..3 {
+        world.advance(secs(60));
+        assert_eq!(world.gate().own_health().demand, 0, "a cancel is no submission");
+        let own = world.gate().own_judgement();
+        assert_eq!((own.verdict, own.signals.progress), (Verdict::Healthy, Progress::Idle));
+    }
+    let owed: usize = world.gate().datacenters().map(|known| known.owed).sum();
+    assert_eq!(owed, 1, "it is shown as owed all the same");
+    // A submission that nobody answers is one.
+    world.weather.drops = 100;
+    world.submit(impatient(&["a"]));
+    world.advance(secs(2));
+    assert_eq!(world.gate().own_health().demand, 1);
 }
 
 #[test]
