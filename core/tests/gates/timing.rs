@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use onward_core::gate::input::Call;
-use onward_core::gate::message::{FromDatacenter, ToDatacenter};
+use onward_core::gate::message::{FromDatacenter, Placement, ToDatacenter};
 use onward_core::health::{Progress, Verdict};
-use onward_core::ids::JobId;
+use onward_core::ids::{JobId, StreamId};
 use onward_core::job::{Draft, OnStuck};
 use onward_core::message::Report;
 use onward_core::time::Wall;
@@ -96,6 +96,39 @@ fn a_gate_that_waits_for_a_handler_to_stop_has_nothing_to_forward() {
     world.submit(impatient(&["a"]));
     world.advance(secs(2));
     assert_eq!(world.gate().own_health().demand, 1);
+}
+
+#[test]
+fn of_more_final_statuses_than_a_round_takes_each_has_its_turn() {
+    let mut world = World::new(&["a"]);
+    world.kill_gate();
+    let (stream, epoch) = (StreamId(9_999), world.epoch(1));
+    let now = world.now;
+    let datacenter = &mut world.datacenters[0];
+    datacenter.open_gate(stream, now);
+    datacenter.hear_gate(stream, ToDatacenter::Welcome { epoch }, now);
+    let jobs: BTreeSet<JobId> = (1..=600).map(JobId::from_u128).collect();
+    for job in jobs.iter().copied() {
+        let placement = Placement { job, epoch, again: false, waited: secs(0), draft: impatient(&["a"]) };
+        datacenter.hear_gate(stream, ToDatacenter::Submit(Box::new(placement)), now);
+        datacenter.hear_gate(stream, ToDatacenter::Cancel { job, epoch }, now);
+    }
+    let mut said = Vec::new();
+    for _ in 0..3 {
+        world.jump(secs(10));
+        let now = world.now;
+        world.datacenters[0].to_gate.clear();
+        while world.datacenters[0].next_wakeup().is_some_and(|at| at <= now.mono) {
+            world.datacenters[0].wake(now);
+        }
+        said.extend(world.datacenters[0].to_gate.iter().filter_map(|(_, frame)| match &frame.message {
+            FromDatacenter::Final(status) => Some(status.report.job),
+            _ => None,
+        }));
+    }
+    assert!(said.len() < 3 * jobs.len(), "a round does not take them all");
+    let heard: BTreeSet<JobId> = said.into_iter().collect();
+    assert_eq!(heard.len(), jobs.len(), "the gate answers none of them, and hears of each");
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod orders;
 mod reports;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use crate::fence::GateEpoch;
 use crate::gate::message::FinalStatus;
@@ -30,6 +31,8 @@ use crate::time::{Mono, Wall};
 
 /// The number of final statuses that wait to be heard by a gate.
 pub(super) const FINALS_KEPT: usize = 10_000;
+/// Final statuses that are repeated in one round.
+const FINALS_PER_ROUND: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Gates {
@@ -42,6 +45,8 @@ pub(super) struct Gates {
     jobs: BTreeSet<JobId>,
     /// Ended, and not heard by a gate.
     finals: BTreeMap<JobId, Box<FinalStatus>>,
+    /// The last of them that was repeated; the next round goes on behind it.
+    repeated: Option<JobId>,
     /// Instants at which a gate said something about a job that has timed out here.
     answered: BTreeMap<JobId, Wall>,
     /// Instants at which a job that has timed out here ends without a gate's word.
@@ -113,6 +118,16 @@ impl Gates {
             self.finals.pop_first();
         }
         self.finals.insert(status.report.job, status);
+    }
+
+    /// Final statuses to repeat in this round. Each has its turn, also if a gate answers none of those before it.
+    fn next_finals(&mut self) -> Vec<FinalStatus> {
+        let behind = self.repeated.map_or(Bound::Unbounded, Bound::Excluded);
+        let in_turn = self.finals.range((behind, Bound::Unbounded)).chain(&self.finals);
+        let next: Vec<FinalStatus> =
+            in_turn.take(FINALS_PER_ROUND.min(self.finals.len())).map(|(_, status)| (**status).clone()).collect();
+        self.repeated = next.last().map(|status| status.report.job);
+        next
     }
 
     fn forget(&mut self, job: JobId) {

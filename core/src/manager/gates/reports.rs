@@ -22,8 +22,6 @@ use super::{GateStream, Round};
 
 /// Reports in one frame.
 const REPORTS_PER_FRAME: usize = 256;
-/// Final statuses that are repeated in one round.
-const FINALS_PER_ROUND: usize = 256;
 
 impl Manager {
     pub(in crate::manager) fn handle_gate_opened(&mut self, stream: StreamId, datacenter: Name, fx: &mut Effects) {
@@ -75,8 +73,8 @@ impl Manager {
         if self.gates.has_leader() && self.gates.report_at <= self.now.mono {
             self.gates.report_at = self.now.mono + self.rules.gate.progress_every;
             self.tell_leaders(&FromDatacenter::Health(self.datacenter_counts()), fx);
-            let finals: Vec<_> = self.gates.finals.values().take(FINALS_PER_ROUND).cloned().collect();
-            finals.into_iter().for_each(|status| self.tell_leaders(&FromDatacenter::Final(status), fx));
+            let finals = self.gates.next_finals();
+            finals.into_iter().for_each(|status| self.tell_leaders(&FromDatacenter::Final(Box::new(status)), fx));
             if self.gates.rounds.iter().all(|round| round.to.is_some()) {
                 self.gates.rounds.push_back(Round { to: None, after: None, is_transfer: false });
             }
