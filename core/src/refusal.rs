@@ -210,7 +210,7 @@ impl fmt::Display for Refusal {
             Self::StaleAttempt => f.write_str("this attempt lost its lease; stop, its work belongs to a successor"),
             Self::AlreadyEnded => f.write_str("this attempt has already ended in another way"),
             Self::StaleIncarnation => f.write_str("another incarnation of this worker has its place; stop"),
-            Self::StaleEpoch => f.write_str("a newer gate epoch has decided about this job"),
+            Self::StaleEpoch => f.write_str("a newer gate epoch leads, or has decided about this job"),
             Self::StaleTerm => f.write_str("the decision was based on the reports of another leader; evaluate again"),
             Self::NotTerminal(state) => write!(f, "the job is {}; it must have ended first", state.word()),
             Self::Conflict => f.write_str("this key was already used for a different request"),

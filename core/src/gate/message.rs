@@ -201,12 +201,10 @@ pub enum SubmitRefusal {
 }
 
 impl SubmitRefusal {
-    /// Whether the same submit may be taken later.
+    /// Whether the same submit may be taken later, if need be from a gate that leads under a newer epoch.
     pub const fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::Refused { kind: RefusalKind::Overloaded | RefusalKind::Limited | RefusalKind::NoLeader, .. }
-        )
+        use RefusalKind::{Limited, NoLeader, Overloaded, StaleEpoch};
+        matches!(self, Self::Refused { kind: Overloaded | Limited | NoLeader | StaleEpoch, .. })
     }
 }
 

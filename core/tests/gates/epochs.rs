@@ -4,7 +4,8 @@ use onward_core::event::Event as ManagerEvent;
 use onward_core::fence::Term;
 use onward_core::gate::input::{Call, Input};
 use onward_core::gate::message::{
-    Correction, Frame, FromDatacenter, Hello, JobOutline, JobReport, StaleToken, ToDatacenter, WorkflowCounts,
+    Correction, Frame, FromDatacenter, Hello, JobOutline, JobReport, Placement, StaleToken, SubmitRefusal,
+    ToDatacenter, WorkflowCounts,
 };
 use onward_core::health::DatacenterCounts;
 use onward_core::ids::{JobId, StreamId};
@@ -96,6 +97,44 @@ fn a_withdraw_under_a_stale_epoch_is_refused() {
     let epoch = world.epoch(2);
     world.datacenters[0].hear_gate(stream, ToDatacenter::Withdraw { job, epoch }, now);
     assert!(withdrawn(&world));
+}
+
+#[test]
+fn a_submit_under_a_stale_epoch_is_refused_for_now() {
+    let mut world = World::new(&["a"]);
+    assert_eq!(restart(&mut world), 2);
+    let (job, stream, now) = (JobId::from_u128(42), world.stream(0), world.now);
+    for (again, n) in [(false, 1), (true, 1), (true, 2)] {
+        let draft = impatient(&["a"]);
+        let placement = Placement { job, epoch: world.epoch(n), again, waited: secs(0), draft };
+        world.datacenters[0].hear_gate(stream, ToDatacenter::Submit(Box::new(placement)), now);
+        assert_eq!(world.datacenters[0].runs(job), n == 2, "{again} {n}");
+        let answer = world.datacenters[0].to_gate.iter().find_map(|(_, frame)| match &frame.message {
+            FromDatacenter::Submitted { job: of, answer } if *of == job => Some(answer.clone()),
+            _ => None,
+        });
+        match answer.expect("it is answered") {
+            Ok(()) => assert_eq!(n, 2),
+            Err(SubmitRefusal::Refused { kind, .. }) => assert_eq!((kind, n), (RefusalKind::StaleEpoch, 1)),
+            Err(refusal) => panic!("{refusal:?}"),
+        }
+        world.datacenters[0].to_gate.clear();
+    }
+    assert_eq!(world.datacenters[0].manager.refusals().of(RefusalKind::StaleEpoch), 2);
+}
+
+#[test]
+fn a_gate_that_is_told_of_a_newer_one_ends_no_job_by_it() {
+    let mut world = World::new(&["a"]);
+    world.weather.drops = 100;
+    let job = world.submit(impatient(&["a"]));
+    let stream = world.stream(0);
+    for (number, kind, ends) in [(10_000, RefusalKind::StaleEpoch, false), (10_001, RefusalKind::Invalid, true)] {
+        let answer = Err(SubmitRefusal::Refused { kind, text: "no".into() });
+        let message = FromDatacenter::Submitted { job, answer };
+        world.step_gate(Input::Datacenter { stream, frame: Frame { term: Term::new(1), number, message } });
+        assert_eq!(world.state(job) == JobState::Failed, ends, "{kind:?}");
+    }
 }
 
 #[test]

@@ -2,14 +2,14 @@
 //!
 //! | order | carries | obeyed if |
 //! |---|---|---|
-//! | submit | epoch | the job is not here, was not before, and was not withdrawn |
+//! | submit | epoch | the epoch is current, and the job is not here, was not before, and was not withdrawn |
 //! | cancel, withdraw | epoch | the epoch is current |
 //! | global timeout | epoch, term | the epoch is current, and the term is our own |
 //! | remaining | epoch | the epoch is current |
 //!
 //! An epoch is current if it is not lower than the highest that decided about the job, nor that of the gate that leads.
-//! What is not obeyed is answered with a correction; a withdraw is only counted, for there is no job to speak of. A job that has ended is answered with its final status, from memory
-//! or from the archive.
+//! What is not obeyed is answered with a correction; a submit is refused for now, and a withdraw is only counted, for there
+//! is no job to speak of. A job that has ended is answered with its final status, from memory or from the archive.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -197,17 +197,23 @@ impl Manager {
                 let answer = Err(SubmitRefusal::Withdrawn);
                 self.tell_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
             }
+            Standing::NeverHere if self.is_below_leading(placement.epoch) => {
+                let answer = Err(self.refuse_placement(&Refusal::StaleEpoch));
+                self.tell_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
+            }
             Standing::NeverHere if placement.again && archive == Archive::NotAsked => {
                 self.find_archived(stream, GateQuestion::Submit(Box::new(placement)), fx);
             }
             Standing::NeverHere => {
-                let answer = self.submit_for_gate(placement, fx).map_err(|refusal| {
-                    self.refusals.note(&refusal);
-                    SubmitRefusal::Refused { kind: refusal.kind(), text: refusal.to_string().into() }
-                });
+                let answer = self.submit_for_gate(placement, fx).map_err(|refusal| self.refuse_placement(&refusal));
                 self.tell_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
             }
         }
+    }
+
+    fn refuse_placement(&mut self, refusal: &Refusal) -> SubmitRefusal {
+        self.refusals.note(refusal);
+        SubmitRefusal::Refused { kind: refusal.kind(), text: refusal.to_string().into() }
     }
 
     /// Submits like a client's submission, under the key and the id that the gate gave the job.
