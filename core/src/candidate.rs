@@ -13,9 +13,13 @@
 //! | the holder writes, and neither this manager nor any other reaches it | the same, after twice `seat_ttl` |
 //! | the seat was handed over to another | only if it does not move for `seat_ttl` |
 //! | an import into the log is under way | never |
+//! | any of these but a hand-over to me, by a gate that may not stand while another lives that may | if the seat does not move for `yield_for` |
 //!
 //! A manager that is not caught up, not healthy, or more than `max_clock_skew` off the log's clock does not try at all:
-//! log time would jump. A manager whose own term ended early backs off while others are there who may lead: what ended
+//! log time would jump. A gate stands only if it is live, ready, and idle or normal
+//! ([`may_stand_for_election`](crate::health::verdict::may_stand_for_election)); where none is, each of those that live may
+//! try, for none is better than another: one that follows forwards nothing, so it is idle and not ready. Whether managers
+//! are ready depends on who leads, so they always stand. A manager whose own term ended early backs off while others are there who may lead: what ended
 //! its term may be its own network.
 
 use core::fmt;
@@ -31,6 +35,9 @@ pub struct CandidateRule {
     /// The time that a candidate waits longer than the one before it.
     pub rank_step: Duration,
     pub max_clock_skew: Duration,
+    /// The time for which a gate that may not stand leaves a still seat to those that may. If none of them has taken it
+    /// then, none of them can.
+    pub yield_for: Duration,
     /// The wait after a term that ended early; it doubles with each in a row.
     pub backoff: Duration,
     pub max_backoff: Duration,
@@ -44,6 +51,7 @@ impl CandidateRule {
             seat_ttl,
             rank_step: Duration::from_millis(100),
             max_clock_skew: Duration::from_secs(10),
+            yield_for: seat_ttl.saturating_mul(3),
             backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(30),
             steady_after: Duration::from_secs(60),
@@ -77,11 +85,13 @@ pub struct CandidateStanding {
     pub is_caught_up: bool,
     /// The manager accepts calls, and its loops move.
     pub is_healthy: bool,
+    /// This node would do as a leader what leaders are there for: its verdict lets it stand for election.
+    pub may_stand: bool,
     /// The difference between this manager's wall clock and the log's, in either direction.
     pub clock_skew: Duration,
     /// The number of candidates before this one.
     pub rank: u32,
-    /// Whether other managers are there that could lead.
+    /// Whether others are there that could lead, and may stand.
     pub has_peers: bool,
     /// The holder's address refuses connections, which were open before.
     pub is_leader_refusing: bool,
@@ -118,6 +128,8 @@ pub enum WaitReason {
         by: Duration,
     },
     BackingOff,
+    /// This gate may not stand, and another that may is there.
+    Yields,
     /// The seat moves, or has not been still for long enough.
     LeaderMoves,
     HandedToAnother,
@@ -144,6 +156,9 @@ impl fmt::Display for WaitReason {
             Self::NotHealthy => f.write_str("it drains, or its loops do not move"),
             Self::ClockOff { by } => write!(f, "its clock is {by:?} off the database's; set the clock"),
             Self::BackingOff => f.write_str("its last term ended early, and it leaves the seat to others for a while"),
+            Self::Yields => f.write_str(
+                "it reaches no datacenter or has more to do than it can, and another that may lead is there",
+            ),
             Self::LeaderMoves => f.write_str("another manager leads"),
             Self::HandedToAnother => f.write_str("the seat was handed over to another manager"),
         }
@@ -197,7 +212,22 @@ impl Candidate {
         if let Some(wait) = self.obstacle(now, seat, standing) {
             return Advice::Wait(wait);
         }
-        let turn = self.rule.rank_step * standing.rank;
+        match self.by_seat(now, still_since, seat, standing.rank) {
+            Advice::Try(why)
+                if why != TryReason::HandedOver
+                    && !standing.may_stand
+                    && standing.has_peers
+                    && now.since(still_since) < self.rule.yield_for =>
+            {
+                Advice::Wait(WaitReason::Yields)
+            }
+            advice => advice,
+        }
+    }
+
+    /// The advice to a candidate that nothing keeps from leading.
+    fn by_seat(&self, now: Mono, still_since: Mono, seat: &SeatSight, rank: u32) -> Advice {
+        let turn = self.rule.rank_step * rank;
         let is_still = now.since(still_since) >= self.rule.seat_ttl + turn;
         match (seat.holder, seat.handover) {
             (None, _) => Advice::Try(TryReason::NeverTaken),
@@ -288,6 +318,7 @@ mod tests {
         CandidateStanding {
             is_caught_up: true,
             is_healthy: true,
+            may_stand: true,
             clock_skew: Duration::ZERO,
             rank,
             has_peers: true,
@@ -323,6 +354,38 @@ mod tests {
         ] {
             assert_eq!(candidate.advise(at(ms), &held_by(OTHER, beat), &well(rank)), expected, "{ms}");
         }
+    }
+
+    #[test]
+    fn a_gate_that_may_not_stand_yields_to_one_that_may_and_tries_if_none_does() {
+        let standing =
+            |may_stand, has_peers| CandidateStanding { may_stand, has_peers, is_leader_refusing: true, ..well(0) };
+        let gone = Advice::Try(TryReason::LeaderGone);
+        let never = Advice::Try(TryReason::NeverTaken);
+        let yields = Advice::Wait(WaitReason::Yields);
+        let held = held_by(OTHER, 1);
+        for (seat, may_stand, has_peers, expected) in [
+            (held, true, true, gone),
+            (held, true, false, gone),
+            (held, false, false, gone),
+            (held, false, true, yields),
+            (SeatSight::default(), false, true, yields),
+            (SeatSight::default(), false, false, never),
+            (held_by(EARLIER, 1), false, true, yields),
+            (SeatSight { handover: Some(ME), ..held }, false, true, Advice::Try(TryReason::HandedOver)),
+            (SeatSight { handover: Some(THIRD), ..held }, false, true, Advice::Wait(WaitReason::HandedToAnother)),
+        ] {
+            let advice = candidate().advise(at(0), &seat, &standing(may_stand, has_peers));
+            assert_eq!(advice, expected, "{seat:?} {may_stand} {has_peers}");
+        }
+        // Whoever may stand would have taken it long ago.
+        let mut candidate = candidate();
+        for (ms, beat, expected) in [(0, 1, yields), (8_999, 1, yields), (9_000, 2, yields), (18_000, 2, STILL)] {
+            assert_eq!(candidate.advise(at(ms), &held_by(OTHER, beat), &standing(false, true)), expected, "{ms}");
+        }
+        assert_eq!(candidate.advise(at(18_001), &held_by(THIRD, 1), &standing(false, true)), yields);
+        let moves = CandidateStanding { is_leader_refusing: false, ..standing(false, true) };
+        assert_eq!(candidate.advise(at(18_002), &held_by(THIRD, 2), &moves), MOVES, "that one leads is the reason");
     }
 
     #[test]

@@ -16,7 +16,6 @@ use super::overload::OverloadLevel;
 use super::progress::{ProgressReason, ProgressVerdict};
 use super::signal::{Progress, Signals};
 use crate::time::{Awake, Mono};
-use core::cmp::Reverse;
 use core::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -248,30 +247,10 @@ pub fn readmit_after(rule: &EvictionRule, evictions: u32) -> Duration {
     rule.backoff.saturating_mul(factor).min(rule.max_backoff)
 }
 
-/// A gate in poor health should not lead the others.
+/// A gate in poor health should not lead the others. Where none may stand, each that lives may
+/// ([`candidate`](crate::candidate)).
 pub const fn may_stand_for_election(signals: Signals) -> bool {
     matches!(verdict(signals), Verdict::Healthy)
-}
-
-/// The candidate that should lead: one that may stand, else the best live one. Ready comes before fast; the lower key
-/// breaks a tie, so that all who see the same signals agree.
-pub fn best_candidate<K: Ord>(candidates: impl IntoIterator<Item = (K, Signals)>) -> Option<K> {
-    let live = candidates.into_iter().filter_map(|(key, signals)| Some((standing(signals)?, Reverse(key))));
-    live.max().map(|(_, Reverse(key))| key)
-}
-
-/// Higher is better; none is not live.
-const fn standing(signals: Signals) -> Option<u8> {
-    Some(match (verdict(signals), signals.progress) {
-        (Verdict::Suspect, _) => return None,
-        (Verdict::Healthy, _) => 6,
-        (Verdict::Slow, Progress::Slow) => 5,
-        (Verdict::Slow, _) => 4,
-        (Verdict::Busy, _) => 3,
-        (Verdict::Degraded, Progress::Slow) => 2,
-        (Verdict::Degraded, _) => 1,
-        (Verdict::Stuck, _) => 0,
-    })
 }
 
 #[cfg(test)]
@@ -415,27 +394,18 @@ mod tests {
     }
 
     #[test]
-    fn only_a_healthy_gate_stands_and_else_the_best_live_one_does() {
-        use Progress::*;
-        let best_first = [
-            signals(true, true, Normal),
-            signals(true, true, Slow),
-            signals(true, true, Degraded),
-            signals(true, false, Normal),
-            signals(true, false, Slow),
-            signals(true, false, Degraded),
-            signals(true, true, Stuck),
-        ];
-        for (place, better) in best_first.into_iter().enumerate() {
-            assert_eq!(may_stand_for_election(better), place == 0, "{better:?}");
-            for worse in &best_first[place + 1..] {
-                assert_eq!(best_candidate([(1, *worse), (2, better)]), Some(2), "{better:?} before {worse:?}");
+    fn only_a_healthy_gate_stands() {
+        for live in [true, false] {
+            for ready in [true, false] {
+                for progress in Progress::ALL {
+                    let stands = live && ready && matches!(progress, Progress::Idle | Progress::Normal);
+                    assert_eq!(
+                        may_stand_for_election(signals(live, ready, progress)),
+                        stands,
+                        "{live} {ready} {progress:?}"
+                    );
+                }
             }
-            assert_eq!(best_candidate([(9, better), (3, better), (5, better)]), Some(3), "lower key breaks a tie");
         }
-        assert_eq!(best_candidate([(7, signals(true, true, Idle)), (8, signals(true, true, Normal))]), Some(7));
-        assert_eq!(best_candidate([(1, signals(false, true, Normal)), (2, signals(true, false, Stuck))]), Some(2));
-        assert_eq!(best_candidate([(1, signals(false, true, Normal))]), None);
-        assert_eq!(best_candidate::<u8>([]), None);
     }
 }

@@ -43,11 +43,13 @@ pub struct OwnStanding {
     pub is_caught_up: bool,
     /// The node's loops move: no restart would help it.
     pub is_live: bool,
+    /// The node may stand for election: a gate that is live, ready, and idle or normal; a manager always.
+    pub may_stand: bool,
 }
 
 impl OwnStanding {
     /// The standing of a node that has read nothing yet.
-    pub const BEFORE_READING: Self = Self { applied: Seq(0), is_caught_up: false, is_live: true };
+    pub const BEFORE_READING: Self = Self { applied: Seq(0), is_caught_up: false, is_live: true, may_stand: true };
 }
 
 /// The result of a look at the seat.

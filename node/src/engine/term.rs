@@ -92,7 +92,7 @@ pub(super) fn follow_on(
 fn try_for_seat(follower: Follower<ManagerWithCatalog>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
     shared.following.caught_up(follower.newest(), clock::mono());
     let is_live = shared.vitals.watch.health().report().why_not_live().is_none();
-    let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live };
+    let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live, may_stand: true };
     let look = start.leadership.look(own);
     if look != SeatLook::Try {
         // A follower that has read all there is does what it is there for.

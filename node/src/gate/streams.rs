@@ -7,7 +7,7 @@ use onward_core::gate::message::{Frame, FromDatacenter, ToDatacenter};
 use onward_core::ids::{Name, StreamId};
 use onward_proto::MAX_FRAME_BYTES;
 
-use super::{Command, GateEngine};
+use super::{Command, GateEngine, Shared};
 use crate::backlog::Backlog;
 use crate::engine::Refused;
 use crate::engine::content::Contents;
@@ -77,7 +77,13 @@ impl GateEngine {
 
     /// The number of datacenters with a stream that waits until this gate leads.
     pub fn waiting_datacenters(&self) -> usize {
-        self.0.waiting.lock().expect("no thread panics while it holds this").len()
+        self.0.waiting_datacenters()
+    }
+}
+
+impl Shared {
+    pub(super) fn waiting_datacenters(&self) -> usize {
+        self.waiting.lock().expect("no thread panics while it holds this").len()
     }
 }
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use onward_core::fence::Term;
 use onward_core::gate::Gate;
-use onward_core::health::overload::{OverloadDetector, OverloadRule};
+use onward_core::health::overload::{OverloadDetector, OverloadLevel, OverloadRule};
+use onward_core::health::verdict::{gate_ready, may_stand_for_election};
+use onward_core::health::{Progress, Signals};
 use onward_core::time::Awake;
 use onward_log::{Changed, Error};
 
@@ -44,7 +46,8 @@ pub(super) fn begin_first(start: &mut GateStart, shared: &Shared) -> Result<Begu
 /// Reads the log to its end, and takes the seat if it may.
 pub(super) fn begin(start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
     // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
-    if let SeatLook::Follow { term, leader } = start.leadership.look(OwnStanding::BEFORE_READING)
+    let own = OwnStanding { may_stand: false, ..OwnStanding::BEFORE_READING };
+    if let SeatLook::Follow { term, leader } = start.leadership.look(own)
         && term != Term::default()
     {
         shared.publish(LeaderView::Following { term, leader });
@@ -107,9 +110,16 @@ pub(super) fn follow_on(
     })
 }
 
+/// Whether a gate that follows may stand for election. It forwards nothing, so it is idle.
+fn may_stand(is_live: bool, datacenters: usize, load: OverloadLevel) -> bool {
+    let ready = gate_ready(datacenters, load).is_ok();
+    may_stand_for_election(Signals { live: is_live, ready, progress: Progress::Idle })
+}
+
 fn try_for_seat(follower: Follower<Gate>, start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
     let is_live = shared.vitals.watch.health().report().why_not_live().is_none();
-    let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live };
+    let may_stand = may_stand(is_live, shared.waiting_datacenters(), shared.load.level());
+    let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live, may_stand };
     let look = start.leadership.look(own);
     if look != SeatLook::Try {
         // A follower that has read all there is does what it is there for.

@@ -42,6 +42,8 @@ pub(super) struct Membership {
     /// The milliseconds by which the database's clock is ahead of ours; [`CLOCK_UNKNOWN`] before the first look at it.
     clock_ahead_ms: AtomicI64,
     is_leaving: Arc<AtomicBool>,
+    /// As of the last look at the seat.
+    may_stand: AtomicBool,
     reaches_leader: Arc<AtomicBool>,
     is_over: AtomicBool,
     others: Mutex<Others>,
@@ -68,6 +70,7 @@ impl Membership {
             applied: AtomicU64::new(0),
             clock_ahead_ms: AtomicI64::new(CLOCK_UNKNOWN),
             is_leaving,
+            may_stand: AtomicBool::new(false),
             reaches_leader,
             is_over: AtomicBool::new(false),
             others: Mutex::default(),
@@ -108,7 +111,9 @@ impl Membership {
     }
 
     fn may_lead(&self) -> bool {
-        !self.is_leaving.load(Ordering::Relaxed) && self.clock_skew() <= self.rule.max_clock_skew
+        !self.is_leaving.load(Ordering::Relaxed)
+            && self.may_stand.load(Ordering::Relaxed)
+            && self.clock_skew() <= self.rule.max_clock_skew
     }
 
     fn clock_skew(&self) -> Duration {
@@ -156,7 +161,7 @@ impl Membership {
         let why_not = |member: &Member| {
             let behind = applied.saturating_sub(member.applied.0);
             if !member.is_candidate {
-                Some("it drains, or its clock is off the database's".to_owned())
+                Some("it drains, its clock is off the database's, or it is a gate in poor health".to_owned())
             } else if behind > MAX_BEHIND {
                 Some(format!("it is {behind} events behind"))
             } else {
@@ -249,7 +254,7 @@ impl DatabaseLeadership {
 
     fn say_why(&mut self, why: WaitReason) {
         let is_news = self.waits_because.as_ref().map(core::mem::discriminant) != Some(core::mem::discriminant(&why));
-        if is_news && matches!(why, WaitReason::ClockOff { .. } | WaitReason::BackingOff) {
+        if is_news && matches!(why, WaitReason::ClockOff { .. } | WaitReason::BackingOff | WaitReason::Yields) {
             tracing::warn!("this node does not try for the seat: {why}");
         }
         self.waits_because = Some(why);
@@ -259,11 +264,12 @@ impl DatabaseLeadership {
 impl Leadership for DatabaseLeadership {
     /// A database that does not answer says nothing of who leads.
     fn look(&mut self, own: OwnStanding) -> SeatLook {
-        let OwnStanding { applied, is_caught_up, is_live } = own;
+        let OwnStanding { applied, is_caught_up, is_live, may_stand } = own;
         let membership = self.membership.clone();
         if is_caught_up {
             membership.applied.store(applied.0, Ordering::Relaxed);
         }
+        let could_stand = membership.may_stand.swap(may_stand, Ordering::Relaxed);
         match membership.database.seat(&membership.log) {
             Ok(seat) => self.seat = seat,
             Err(error) => {
@@ -273,10 +279,12 @@ impl Leadership for DatabaseLeadership {
             }
         }
         let earlier = membership.clock_ahead_ms.swap(self.seat.clock_ahead_ms, Ordering::Relaxed);
-        if earlier == CLOCK_UNKNOWN
-            && let Err(error) = membership.say()
-        {
-            tracing::debug!(%error, "the other managers cannot be told whether we may lead");
+        if earlier == CLOCK_UNKNOWN || could_stand != may_stand {
+            match membership.say() {
+                Ok(_) if could_stand != may_stand => tracing::info!(may_stand, "candidacy"),
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "the other managers cannot be told whether we may lead"),
+            }
         }
         let holder = self.seat.sight.holder.filter(|holder| *holder != membership.database.holder());
         self.link.watch(holder.zip(self.seat.address.clone()));
@@ -284,6 +292,7 @@ impl Leadership for DatabaseLeadership {
         let standing = CandidateStanding {
             is_caught_up,
             is_healthy: is_live && !membership.is_leaving.load(Ordering::Relaxed),
+            may_stand,
             clock_skew: membership.clock_skew(),
             rank,
             has_peers,
