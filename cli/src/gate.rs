@@ -50,8 +50,13 @@ async fn serve(config: GateConfig, probes: Option<SocketAddr>, screen: &Screen) 
     ready(&gate, eye.as_ref().and_then(OpenEye::probes_address), screen)?;
     stop.asked().await;
     screen.note(STOPPING);
+    let finish = async {
+        // Nobody may be routed to a gate that is about to go, and another leads before it has gone.
+        gate.step_down().await;
+        gate.shutdown(grace).await;
+    };
     tokio::select! {
-        () = gate.shutdown(grace) => Ok(0),
+        () = finish => Ok(0),
         // Everything that was answered is durable; what is under way is cut.
         () = stop.asked() => std::process::exit(i32::from(STOPPED)),
     }

@@ -9,6 +9,7 @@ mod outages;
 mod page;
 mod puppet;
 mod routing;
+mod succession;
 #[path = "../support/mod.rs"]
 mod support;
 mod whole_world;

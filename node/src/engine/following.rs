@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use onward_core::ids::Seq;
 use onward_core::time::Mono;
-use tokio::sync::oneshot;
 
 use super::{Command, Engine, Shared};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
-use crate::cluster::{HandoverError, Heir};
+use crate::cluster::{HandoverError, handover};
 
 /// The newest event that was read, and when the log was last read to its end.
 #[derive(Default)]
@@ -26,15 +25,6 @@ impl FollowingGauge {
     }
 }
 
-/// A hand-over that was asked for: its heir, and the caller that waits for it.
-pub(super) struct Handover {
-    pub(super) heir: Heir,
-    pub(super) reply: oneshot::Sender<Result<(), HandoverError>>,
-}
-
-/// The wait for a hand-over: everything that was decided becomes durable first.
-const HANDOVER_WITHIN: Duration = Duration::from_secs(10);
-
 impl Engine {
     /// The newest event that was read while following, and how long ago the log was read to its end.
     pub fn followed(&self) -> (Seq, Duration) {
@@ -47,22 +37,8 @@ impl Engine {
     /// What was decided is durable and answered before, and nobody is served from then on but by the next leader.
     pub async fn hand_over(&self, to: Option<&str>) -> Result<String, HandoverError> {
         let view = self.0.leader_view.borrow().clone();
-        let find = match view {
-            LeaderView::Leading { .. } => self.0.heirs.clone().ok_or(HandoverError::Alone)?,
-            LeaderView::Following { leader, .. } => return Err(HandoverError::NotLeading(leader)),
-            LeaderView::Starting | LeaderView::CutOff { .. } => return Err(HandoverError::NotLeading(None)),
-        };
-        // The search asks the storage, and waits for the answer.
-        let to = to.map(str::to_owned);
-        let heir =
-            tokio::task::spawn_blocking(move || find(to.as_deref())).await.expect("looking for it does not panic")?;
-        let name = heir.leader.name.clone();
-        let (reply, answer) = oneshot::channel();
-        self.0.send(Command::HandOver(Handover { heir, reply }));
-        match tokio::time::timeout(HANDOVER_WITHIN, answer).await {
-            Ok(Ok(done)) => done.map(|()| name),
-            Ok(Err(_)) | Err(_) => Err(HandoverError::TermOver),
-        }
+        let send = |handover| self.0.send(Command::HandOver(handover));
+        handover::hand_over(view, self.0.heirs.clone(), to, send).await
     }
 }
 

@@ -21,7 +21,6 @@ use super::archive_feed::ArchiveFeed;
 use super::archivist::ToArchive;
 use super::content::{self, Contents};
 use super::decision_log::DecisionLog;
-use super::following::Handover;
 use super::gate_stream::{self, ForGate};
 use super::load::{self, Meter};
 use super::manager_machine::ManagerWithCatalog;
@@ -36,7 +35,7 @@ use super::watch::Watchers;
 use super::{Command, Deliver, Refused, Shared, Start, View};
 use crate::catalog::Catalog;
 use crate::clock;
-use crate::cluster::HandoverError;
+use crate::cluster::handover::Handover;
 use crate::cluster::leader::LeaderView;
 use crate::run_loop::{
     CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer, Host, OutgoingSender, Rounds, Snapshots,
@@ -231,16 +230,10 @@ impl Machine<'_> {
     }
 
     fn hand_over(&mut self, handover: Handover) {
-        let mut asked = self.shared.handover.lock().expect("no thread panics while it holds this");
-        if asked.is_some() || self.stopping.is_some() {
-            // Whoever asked may be gone, which is fine.
-            let _ = handover.reply.send(Err(HandoverError::UnderWay));
-            return;
+        if self.shared.handover.begin(handover, self.stopping.is_some()) {
+            self.hands_over = true;
+            self.stop();
         }
-        *asked = Some(handover);
-        drop(asked);
-        self.hands_over = true;
-        self.stop();
     }
 
     /// Content that nothing refers to: a crash came between the event that gave it up and its deletion. It is looked for

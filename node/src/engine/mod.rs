@@ -84,11 +84,12 @@ use crate::backlog::Backlogged;
 use crate::catalog::Catalog;
 use crate::clock;
 use crate::cluster::Heirs;
+use crate::cluster::handover::{Handover, HandoverUnderWay};
 use crate::cluster::leader::{LeaderAddress, LeaderView};
 use crate::run_loop::{CommitAnswer, RunQueue};
 use crate::traces::Exporter;
 use content::Contents;
-use following::{FollowingGauge, Handover};
+use following::FollowingGauge;
 use ids::Ids;
 use pending::{InFlightPermit, Pending};
 use questions::Question;
@@ -244,7 +245,7 @@ struct Shared {
     heirs: Option<Heirs>,
     following: FollowingGauge,
     /// Set while the machine ends its term for it.
-    handover: Mutex<Option<Handover>>,
+    handover: HandoverUnderWay,
     /// A machine of this node has the seat.
     serves: AtomicBool,
 }
@@ -494,7 +495,7 @@ impl Shared {
             disk_reads: disk_reads::permits(),
             heirs: start.heirs.clone(),
             following: FollowingGauge::default(),
-            handover: Mutex::new(None),
+            handover: HandoverUnderWay::default(),
             serves: AtomicBool::new(false),
         }
     }

@@ -10,7 +10,6 @@ use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_log::Error;
 
 use super::archivist::{self, ToArchive};
-use super::following::Handover;
 use super::held_commands::{Flow, HeldCommands};
 use super::machine::{machine_of, serve};
 use super::term::{Begun, Leading, begin, begin_first, follow_on, say_trouble};
@@ -18,8 +17,6 @@ use super::timetable::{self, FindDue};
 use super::vitals::DieOnPanic;
 use super::watch::Watchers;
 use super::{RunningThread, Shared, Start};
-use crate::cluster::HandoverError;
-use crate::cluster::leader::LeaderView;
 use crate::run_loop::{CloseAtEnd, Host as _, TermEnd};
 
 pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
@@ -103,12 +100,13 @@ fn run_terms(
         };
         shared.vitals.takeover.begin_unless_begun();
         if !matches!(ended, TermEnd::HandsOver) {
-            give_up_hand_over(shared);
+            shared.handover.give_up();
         }
         match ended {
             TermEnd::Stopped => return,
             TermEnd::HandsOver => {
-                if hand_over(&mut start, shared) {
+                let view = shared.leader_view.borrow().clone();
+                if shared.handover.carry_out(&mut *start.leadership, view, |view| shared.publish(view)) {
                     // Commands that were not begun are for the next leader, and their callers learn that at once.
                     if kept.keep_for(Duration::ZERO, shared, &mut watchers) == Flow::Stop || shared.is_stopping() {
                         return;
@@ -143,32 +141,6 @@ fn run_terms(
         tried_at = Instant::now();
         begun = begin(&mut start, shared);
     }
-}
-
-/// The term ended otherwise. Whoever asked is told, and nothing is in the way of whoever asks next.
-fn give_up_hand_over(shared: &Shared) {
-    let asked = shared.handover.lock().expect("no thread panics while it holds this").take();
-    if let Some(Handover { reply, .. }) = asked {
-        // Whoever asked may be gone, which is fine.
-        let _ = reply.send(Err(HandoverError::TermOver));
-    }
-}
-
-/// Whether the seat now is another's. If not, this node takes it again.
-fn hand_over(start: &mut Start, shared: &Shared) -> bool {
-    let asked = shared.handover.lock().expect("no thread panics while it holds this").take();
-    let Some(Handover { heir, reply }) = asked else { return false };
-    let LeaderView::Leading { term } = *shared.leader_view.borrow() else { return false };
-    let done = start.leadership.hand_over(term, &heir);
-    if let Err(error) = &done {
-        tracing::warn!(%error, "the seat was not handed over");
-    } else {
-        shared.publish(LeaderView::Following { term, leader: Some(heir.leader) });
-    }
-    let is_done = done.is_ok();
-    // Whoever asked may be gone, which is fine.
-    let _ = reply.send(done);
-    is_done
 }
 
 fn serve_term(

@@ -89,9 +89,24 @@ fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
             Err(error) => TermEnd::Failed(error),
         };
         shared.vitals.takeover.begin_unless_begun();
+        if !matches!(ended, TermEnd::HandsOver) {
+            shared.handover.give_up();
+        }
         match ended {
             TermEnd::Stopped => return,
-            TermEnd::HandsOver => unreachable!("nobody asks a gate to"),
+            TermEnd::HandsOver => {
+                let view = shared.leader_view.borrow().clone();
+                if shared.handover.carry_out(&mut *start.leadership, view, |view| shared.publish(view)) {
+                    // Commands that were not begun are for the next leader, and their callers learn that at once.
+                    let flow = held.wait_for(Duration::ZERO, shared, &mut watchers);
+                    if flow == Flow::Stop || shared.is_stopping() {
+                        return;
+                    }
+                    held.refuse(shared);
+                    begun = begin(&mut start, shared);
+                    continue;
+                }
+            }
             TermEnd::Failed(error) => {
                 start.leadership.term_ended();
                 say_trouble(shared, &error);
@@ -138,6 +153,7 @@ fn serve_term(term: NewTerm<Gate>, start: &GateStart, shared: &Arc<Shared>, watc
         snapshots: Snapshots::after(term.snapshot, start.snapshot_every, shared.vitals.snapshots.clone()),
         log,
         stopping: None,
+        hands_over: false,
         shared,
     };
     machine.step(Gate::seat_taken(machine.term));
@@ -185,6 +201,8 @@ struct Machine<'a> {
     log: CommitQueue<Shared>,
     /// Told to stop, when this was the newest event.
     stopping: Option<Seq>,
+    /// The machine stops in order to hand the seat over.
+    hands_over: bool,
     shared: &'a Arc<Shared>,
 }
 
@@ -229,7 +247,18 @@ impl Rounds for Machine<'_> {
             return Some(TermEnd::SeatLost);
         }
         // A stop waits for what was decided before it to be durable and answered, not for work that goes on in bites.
-        self.stopping.is_some_and(|decided| self.durable >= decided).then_some(TermEnd::Stopped)
+        if self.stopping.is_none_or(|decided| self.durable < decided) {
+            return None;
+        }
+        if !self.hands_over {
+            return Some(TermEnd::Stopped);
+        }
+        // Calls that still wait were not begun: they are for the next leader.
+        for (_, reply) in self.replies.drain() {
+            // Nobody may be waiting any more, which is fine.
+            let _ = reply.send(Err(self.shared.not_begun()));
+        }
+        Some(TermEnd::HandsOver)
     }
 
     fn wait(&self) -> Wait {
@@ -274,13 +303,21 @@ impl Machine<'_> {
             Command::FromLog(CommitAnswer { term, what }) if term == self.term => return self.handle_log(what),
             Command::FromLog(_) => {}
             Command::Drained => self.step(Input::Drained),
-            Command::Stop => {
-                self.stopping.get_or_insert(self.gate.newest());
-                self.log.progress.wait_for(true);
-                self.look_at_log();
+            Command::HandOver(handover) => {
+                if self.shared.handover.begin(handover, self.stopping.is_some()) {
+                    self.hands_over = true;
+                    self.stop();
+                }
             }
+            Command::Stop => self.stop(),
         }
         Ok(())
+    }
+
+    fn stop(&mut self) {
+        self.stopping.get_or_insert(self.gate.newest());
+        self.log.progress.wait_for(true);
+        self.look_at_log();
     }
 
     fn handle_log(&mut self, reply: CommitReply) -> Result<(), TermEnd> {

@@ -50,8 +50,9 @@ use tokio::sync::{Semaphore, oneshot, watch as watch_channel};
 
 use crate::backlog::Backlogged;
 use crate::clock;
-use crate::cluster::Leadership;
+use crate::cluster::handover::{Handover, HandoverUnderWay};
 use crate::cluster::leader::{LeaderAddress, LeaderView};
+use crate::cluster::{HandoverError, Heirs, Leadership, handover};
 use crate::engine::content::Contents;
 use crate::engine::ids::Ids;
 use crate::engine::vitals::Vitals;
@@ -79,6 +80,8 @@ pub struct GateStart {
     pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
     /// Says when to try for the seat.
     pub leadership: Box<dyn Leadership>,
+    /// Finds a gate to hand the seat over to; none where gates share no log.
+    pub heirs: Option<Heirs>,
     /// The number of events after which a snapshot is due.
     pub snapshot_every: u64,
     pub pacing: Pacing,
@@ -126,6 +129,7 @@ enum Command {
     FromLog(CommitAnswer),
     /// Everything that was queued before this has been fed in.
     Drained,
+    HandOver(Handover),
     Stop,
 }
 
@@ -155,6 +159,8 @@ struct Shared {
     blobs: Mutex<Option<BlobReader>>,
     stopping: AtomicBool,
     disk_reads: Arc<Semaphore>,
+    heirs: Option<Heirs>,
+    handover: HandoverUnderWay,
 }
 
 /// The machine's thread, and what tells that it has ended: nothing is ever sent.
@@ -245,6 +251,13 @@ impl GateEngine {
         }
     }
 
+    /// Hands the seat over to the best of the other gates, and gives its name. What was decided is durable and answered
+    /// before, and nobody is served from then on but by the next leader.
+    pub async fn hand_over(&self) -> Result<String, HandoverError> {
+        let view = self.0.leader_view.borrow().clone();
+        handover::hand_over(view, self.0.heirs.clone(), None, |handover| self.0.send(Command::HandOver(handover))).await
+    }
+
     /// Asks the machine and waits for its answer. Payloads come with their bytes; the large ones go to the store from here.
     async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
         let mut contents = Contents::default();
@@ -316,6 +329,8 @@ impl Shared {
             blobs: Mutex::new(None),
             stopping: AtomicBool::new(false),
             disk_reads: Arc::new(Semaphore::new(MAX_DISK_READS)),
+            heirs: start.heirs.clone(),
+            handover: HandoverUnderWay::default(),
         }
     }
 

@@ -243,6 +243,7 @@ mod tests {
             id: 1,
             log: Box::new(move || Ok(Box::new(log.clone()) as Box<dyn Log>)),
             leadership: Box::new(SoleLeader),
+            heirs: None,
             snapshot_every: Start::SNAPSHOT_EVERY,
             pacing: Pacing::default(),
             hang_after: Start::HANG_AFTER,

@@ -190,7 +190,8 @@ impl HeldCalls {
                     | Command::Frame { .. }
                     | Command::Close { .. }
                     | Command::FromLog(_)
-                    | Command::Drained,
+                    | Command::Drained
+                    | Command::HandOver(_),
                 ) => {}
                 None => {
                     let wait_for = self.wait_for;
@@ -204,7 +205,7 @@ impl HeldCalls {
     }
 
     /// Another leads, and calls are for that one: none of these was begun.
-    fn refuse(&mut self, shared: &Shared) {
+    pub(super) fn refuse(&mut self, shared: &Shared) {
         for (_, command) in core::mem::take(&mut self.calls) {
             // Reads are refused by dropping what they are to be answered on; nobody may wait any more, which is fine.
             if let Command::Call { reply, .. } = command {

@@ -33,6 +33,7 @@ use super::{
 use crate::api::problem::Problem;
 use crate::auth::Tokens;
 use crate::clock;
+use crate::cluster::HandoverError;
 use crate::cluster::forward::{self, Forwarder};
 use crate::cluster::leader::LeaderView;
 use crate::engine::Pacing;
@@ -196,6 +197,16 @@ impl GateNode {
         });
     }
 
+    /// Leaves, and hands the seat over if another gate can take it: from then on this one passes on what it is asked.
+    pub async fn step_down(&self) {
+        self.leave();
+        match self.app.engine.hand_over().await {
+            Ok(heir) => tracing::info!(heir, "the seat was handed over"),
+            Err(HandoverError::Alone | HandoverError::NotLeading(_)) => {}
+            Err(error) => tracing::warn!(%error, "the seat was not handed over"),
+        }
+    }
+
     /// Leaves, if it has not done so, and takes connections until its ready grace is over; then ends the streams, lets
     /// requests finish, and stops the engine. Requests that are left `grace` after the gate began to leave are cut.
     pub async fn shutdown(mut self, grace: Duration) {
@@ -273,6 +284,7 @@ fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartE
         id: id_of(&identity.name),
         log: storage.log,
         leadership: storage.leadership,
+        heirs: storage.heirs,
         snapshot_every: config.snapshot_every,
         pacing: Pacing::default(),
         hang_after: config.probes.hang_after,
