@@ -206,6 +206,7 @@ mod tests {
             targets: Vec::new(),
             extended: ExtensionTotals::default(),
             by_hand: Vec::new(),
+            ledger: None,
             decided: decided.map(|why| Decision { at: Wall::ZERO, why }),
             ended_at: None,
             kept_until: Wall::ZERO,

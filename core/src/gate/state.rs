@@ -13,8 +13,8 @@ use crate::ids::{JobId, Name, Seq};
 use crate::job::fingerprint::Fingerprint;
 use crate::job::{JobSpec, JobState};
 use crate::payload::{Digest, Payload};
-use crate::state::HandExtension;
 use crate::state::stored::StoredCounts;
+use crate::state::{HandExtension, Ledger, LedgerFact};
 use crate::time::Wall;
 use crate::timeout::{ExtensionTotals, overall_deadline};
 
@@ -63,6 +63,8 @@ pub struct Job {
     pub extended: ExtensionTotals,
     /// Extensions that were given here, by the request that asked for each.
     pub by_hand: Vec<HandExtension>,
+    /// Every decision about its time; none before the first.
+    pub ledger: Option<Box<Ledger>>,
     pub decided: Option<Decision>,
     pub ended_at: Option<Wall>,
     /// Once it has ended: until when it is kept.
@@ -131,6 +133,10 @@ impl Job {
             (None, None) if self.targets.iter().any(|target| target.confirmed) => JobState::Running,
             (None, None) => JobState::Ready,
         }
+    }
+
+    fn record(&mut self, at: Wall, fact: LedgerFact) {
+        self.ledger.get_or_insert_default().push(at, fact);
     }
 
     fn unique_key(&self) -> Option<&Name> {
@@ -235,9 +241,16 @@ impl State {
                 self.drop_payloads_if_placed(*job, unreferenced);
             }
             Event::TargetEnded(ended) => self.end_target(at, ended, unreferenced),
-            Event::ExtensionsSeen { job, extended } => self.expect(*job).extended = *extended,
-            Event::JobExtended { job, by, reason: _, request } => {
+            Event::ExtensionsSeen { job, extended } => {
                 let job = self.expect(*job);
+                job.extended = *extended;
+                let ExtensionTotals { grants, by_hand } = *extended;
+                job.record(at, LedgerFact::ExtensionsReported { grants, by_hand });
+            }
+            Event::JobExtended { job, by, reason, request } => {
+                let job = self.expect(*job);
+                let fact = LedgerFact::ExtendedByHand { by: *by, reason: reason.clone(), request: request.clone() };
+                job.record(at, fact);
                 let so_far = job.extensions();
                 let total = so_far.grants + so_far.by_hand + *by;
                 job.by_hand.push(HandExtension { request: request.clone(), by: *by, total });
@@ -245,6 +258,13 @@ impl State {
             Event::EndDecided { job, why, kept_until } => {
                 let decided = self.expect(*job);
                 decided.decided = Some(Decision { at, why: *why });
+                decided.record(
+                    at,
+                    match why {
+                        EndCause::TimedOut(reason) => LedgerFact::TimedOut { reason: *reason, epoch: None },
+                        EndCause::Cancelled => LedgerFact::CancelAsked { epoch: None },
+                    },
+                );
                 if decided.targets.is_empty() {
                     self.end_job(at, *job, *kept_until, unreferenced);
                 }
@@ -271,6 +291,7 @@ impl State {
             targets: targets.iter().map(Target::new).collect(),
             extended: ExtensionTotals::default(),
             by_hand: Vec::new(),
+            ledger: None,
             decided: None,
             ended_at: None,
             kept_until: Wall::ZERO,
@@ -291,6 +312,7 @@ impl State {
             targets: outline.targets.iter().map(|name| Target { confirmed: true, ..Target::new(name) }).collect(),
             extended: *extended,
             by_hand: Vec::new(),
+            ledger: None,
             decided: None,
             ended_at: None,
             kept_until: Wall::ZERO,

@@ -1,6 +1,6 @@
 //! The work of a manager when timers fire, and its next wake-up.
 
-use crate::effect::{Effects, Notice};
+use crate::effect::{Effects, Notice, TimeoutAuthority};
 use crate::event::{Event, WorkflowRef};
 use crate::fence::GateEpoch;
 use crate::job::WorkflowState;
@@ -139,9 +139,14 @@ impl Manager {
     ) {
         let job = self.state.job(key);
         let (id, running) = (job.id, self.attempts_of(key));
+        let by = match epoch {
+            Some(epoch) => TimeoutAuthority::Gate(epoch),
+            None if job.gate().is_some() => TimeoutAuthority::Fallback,
+            None => TimeoutAuthority::Datacenter,
+        };
         let end = Some(self.end_by_timeout(key, reason));
         self.emit(Event::JobTimedOut { job: id, reason, end, epoch }, fx);
-        self.report(Notice::JobTimedOut { job: id }, fx);
+        self.report(Notice::JobTimedOut { job: id, reason, by }, fx);
         self.stop_timed_out(running, fx);
     }
 

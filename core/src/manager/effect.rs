@@ -4,7 +4,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::event::{NextState, StampedEvent};
-use crate::gate::message::Frame;
+use crate::fence::GateEpoch;
+use crate::gate::message::{Frame, StaleToken};
 use crate::health::{Judgement, Verdict};
 use crate::ids::{Claim, JobId, Name, RequestId, Seq, SessionId, StreamId, WorkerId};
 use crate::input::GateQuestion;
@@ -14,6 +15,7 @@ use crate::payload::{Digest, Payload};
 use crate::refusal::Refusal;
 use crate::schedule::Timing;
 use crate::time::{Wall, WallStep};
+use crate::timeout::TimeoutReason;
 
 /// Filled by one step and emptied by the shell: append `events` as one batch, then let each effect go when the event
 /// that it waits for is durable. Buffers are reused from step to step.
@@ -149,9 +151,21 @@ pub enum Notice {
         /// The last thing that its handler said of itself.
         note: Option<Arc<str>>,
     },
-    /// A job met its overall deadline.
+    /// A job was ended by a timeout.
     JobTimedOut {
         job: JobId,
+        reason: TimeoutReason,
+        by: TimeoutAuthority,
+    },
+    /// A gate's job would have ended here by a timeout; a gate decides.
+    LocallyTimedOut {
+        job: JobId,
+        reason: TimeoutReason,
+    },
+    /// A gate decided under a stale token: nothing was done, and it was told what is current.
+    GateCorrected {
+        job: JobId,
+        stale: StaleToken,
     },
     /// A job ended in the dead letters, by the failure of this kind.
     DeadLetter {
@@ -167,6 +181,17 @@ pub enum Notice {
         schedule: Name,
         failures: u32,
     },
+}
+
+/// The authority that ended a job by a timeout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimeoutAuthority {
+    /// This datacenter, about a job that no gate decides about.
+    Datacenter,
+    /// A gate, under this epoch.
+    Gate(GateEpoch),
+    /// This datacenter, about a gate's job, since no gate has answered.
+    Fallback,
 }
 
 impl Effects {

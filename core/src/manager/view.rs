@@ -7,7 +7,7 @@ use crate::health::{Action, DatacenterCounts, Judgement, Verdict};
 use crate::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use crate::job::{JobSpec, JobState, WorkflowSpec, WorkflowState};
 use crate::refusal::RefusalCounts;
-use crate::state::{AttemptKey, EndedAttempt, JobImage, LedgerEntry, WorkflowImage};
+use crate::state::{AttemptKey, EndedAttempt, GateTie, JobImage, LedgerEntry, WorkflowImage};
 use crate::time::Wall;
 use crate::timeout::{ExtensionTotals, TimeoutReason, overall_deadline};
 
@@ -28,6 +28,8 @@ pub struct JobView {
     pub deadline: Option<Wall>,
     pub extensions: Duration,
     pub retry_of: Option<JobId>,
+    /// The tie to the gate that decides about the job, if one does.
+    pub gate: Option<GateTie>,
     pub dead_letter: bool,
     pub workflows: Vec<WorkflowView>,
     pub ledger: Vec<LedgerEntry>,
@@ -224,6 +226,7 @@ impl JobView {
             deadline: image.started_at.map(deadline),
             extensions,
             retry_of: image.more.as_ref().and_then(|more| more.retry_of),
+            gate: tie.map(|tie| (**tie).clone()),
             dead_letter: image.died().is_some(),
             workflows: image.spec.workflows.iter().zip(&image.workflows).map(workflow).collect(),
             ledger: image.more.as_ref().map_or(Vec::new(), |more| more.ledger.entries.clone()),

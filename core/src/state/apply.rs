@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::event::{Event, ExtensionDecided, HandedOut, NextState, StampedEvent, WorkflowRef};
+use crate::fence::GateEpoch;
 use crate::grant::Fraction;
 use crate::ids::{Claim, JobId, Seq, WorkerId};
 use crate::job::end::JobEnd;
@@ -78,20 +79,14 @@ impl State {
             Event::JobTimedOut { job, reason, end, epoch } => {
                 let key = self.expect_job(*job);
                 self.raise_epoch(key, *epoch);
-                self.time_out(at, key, *reason, *end, changes);
+                self.time_out(at, key, (*reason, *epoch), *end, changes);
             }
             Event::LocallyTimedOut { job, reason, stuck } => {
                 self.time_out_locally(at, self.expect_job(*job), *reason, *stuck);
             }
-            Event::LocalTimeoutOver { job } => {
-                let key = self.expect_job(*job);
-                self.tie(key).local = None;
-            }
-            Event::GateAnswered { job } => {
-                let key = self.expect_job(*job);
-                self.tie(key).answered_at = at;
-            }
-            Event::TimeGiven { job, until } => self.give_time(self.expect_job(*job), *until),
+            Event::LocalTimeoutOver { job } => self.end_local_timeout(at, self.expect_job(*job)),
+            Event::GateAnswered { job } => self.note_gate_answer(at, self.expect_job(*job)),
+            Event::TimeGiven { job, until } => self.give_time(at, self.expect_job(*job), *until),
             Event::JobWithdrawn { job, key_until } => self.withdraw(*job, *key_until),
             Event::QuietBegan { claim, allowed } => {
                 let attempt = self.expect_attempt(claim);
@@ -306,7 +301,7 @@ impl State {
         self.set_state(key, cause, Some(attempt), changes);
         if then == NextState::TimedOut {
             // A stuck attempt that ends its job ends all of it.
-            self.time_out(at, job, TimeoutReason::Stuck, end, changes);
+            self.time_out(at, job, (TimeoutReason::Stuck, None), end, changes);
             return;
         }
         self.release_dependents(at, job, self.workflows[key].index, changes);
@@ -405,11 +400,19 @@ impl State {
         self.end_job_if_done(at, job, end, changes);
     }
 
-    fn time_out(&mut self, at: Wall, key: JobKey, reason: TimeoutReason, end: Option<JobEnd>, changes: &mut Changes) {
+    /// `epoch` is that of the gate that decided it.
+    fn time_out(
+        &mut self,
+        at: Wall,
+        key: JobKey,
+        (reason, epoch): (TimeoutReason, Option<GateEpoch>),
+        end: Option<JobEnd>,
+        changes: &mut Changes,
+    ) {
         if !self.jobs[key].cancel_asked {
             self.jobs[key].timed_out = Some(reason);
         }
-        self.record(at, key, LedgerFact::TimedOut { reason });
+        self.record(at, key, LedgerFact::TimedOut { reason, epoch });
         self.end_open(at, key, Cause::TimedOut, end, changes);
     }
 
@@ -520,7 +523,7 @@ impl State {
         self.more(key).ledger.count(at, since, 1, fact, quiet_in_all);
     }
 
-    fn record(&mut self, at: Wall, job: JobKey, fact: LedgerFact) {
+    pub(super) fn record(&mut self, at: Wall, job: JobKey, fact: LedgerFact) {
         self.more(job).ledger.push(at, fact);
     }
 

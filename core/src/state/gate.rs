@@ -7,7 +7,7 @@ use crate::job::fingerprint::Fingerprint;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
-use super::records::{GateTie, LocalTimeout};
+use super::records::{GateTie, LedgerFact, LocalTimeout};
 use super::{JobKey, KeyRecord, State};
 
 /// The fingerprint under the key of a job that was withdrawn: no submission has this one.
@@ -38,6 +38,17 @@ impl State {
 
     pub(super) fn time_out_locally(&mut self, at: Wall, key: JobKey, reason: TimeoutReason, stuck: Option<Claim>) {
         self.tie(key).local = Some(LocalTimeout { reason, at, stuck });
+        self.record(at, key, LedgerFact::LocallyTimedOut { reason });
+    }
+
+    pub(super) fn end_local_timeout(&mut self, at: Wall, key: JobKey) {
+        self.tie(key).local = None;
+        self.record(at, key, LedgerFact::LocalTimeoutOver);
+    }
+
+    pub(super) fn note_gate_answer(&mut self, at: Wall, key: JobKey) {
+        self.tie(key).answered_at = at;
+        self.record(at, key, LedgerFact::GateAnswered);
     }
 
     /// The attempt has ended: if it was stuck, the job is so no longer.
@@ -48,10 +59,11 @@ impl State {
         }
     }
 
-    pub(super) fn give_time(&mut self, key: JobKey, until: Wall) {
+    pub(super) fn give_time(&mut self, at: Wall, key: JobKey, until: Wall) {
         let tie = self.tie(key);
         tie.until = tie.until.max(until);
         tie.local.take_if(|local| local.reason == TimeoutReason::Overall);
+        self.record(at, key, LedgerFact::TimeGiven { until });
     }
 
     pub(super) fn withdraw(&mut self, job: JobId, key_until: Wall) {

@@ -476,8 +476,10 @@ pub enum LedgerFact {
         fence: AttemptFence,
         ending: EndingKind,
     },
+    /// By the gate of this epoch, if one decided it.
     TimedOut {
         reason: TimeoutReason,
+        epoch: Option<GateEpoch>,
     },
     CancelAsked {
         epoch: Option<GateEpoch>,
@@ -487,6 +489,23 @@ pub enum LedgerFact {
         fence: AttemptFence,
         verb: Verb,
         refusal: RefusalKind,
+    },
+    /// A gate's job would have been timed out here; a gate decides.
+    LocallyTimedOut {
+        reason: TimeoutReason,
+    },
+    /// It moved, or was given time: nothing would time it out here any more.
+    LocalTimeoutOver,
+    /// A gate knows that the job would have been timed out here, and has not ended it.
+    GateAnswered,
+    /// A gate has given the job time until then.
+    TimeGiven {
+        until: Wall,
+    },
+    /// At a gate: the most that any of the job's datacenters has given it, by grants and by operators.
+    ExtensionsReported {
+        grants: Duration,
+        by_hand: Duration,
     },
 }
 

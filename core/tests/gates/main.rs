@@ -8,6 +8,7 @@
 mod chaos;
 mod epochs;
 mod known_names;
+mod ledgers;
 mod local_timeouts;
 mod orphans;
 mod rules;

@@ -10,7 +10,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onward_core::effect::{AcceptedJob, Answer, Effect, Effects, Notice};
+use onward_core::effect::{AcceptedJob, Answer, Effect, Effects, Notice, TimeoutAuthority};
 use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::health::Verdict;
@@ -26,6 +26,7 @@ use onward_core::payload::Digest;
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::{Mono, Now, Wall};
+use onward_core::timeout::TimeoutReason;
 
 /// Wall clock at the start of every rig.
 pub const EPOCH_MS: u64 = 1_800_000_000_000;
@@ -291,6 +292,11 @@ pub fn failure() -> Report {
 /// The fence of the n-th hand-out under a term.
 pub fn fence(term: u64, handout: u32) -> AttemptFence {
     AttemptFence::new(Term::new(term), handout).expect("in range")
+}
+
+/// The notice of a job that met its overall deadline, and that no gate decides about.
+pub fn timed_out(job: JobId) -> Notice {
+    Notice::JobTimedOut { job, reason: TimeoutReason::Overall, by: TimeoutAuthority::Datacenter }
 }
 
 /// A job whose handler may go without a forward step for an hour.

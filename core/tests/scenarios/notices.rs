@@ -63,7 +63,7 @@ fn an_overall_timeout_is_noticed() {
     let mut rig = Rig::new();
     let id = rig.submit(Draft { timeout: Some(secs(60)), ..job("k") });
     rig.advance(secs(61));
-    assert_eq!(rig.noticed(), [Notice::JobTimedOut { job: id }]);
+    assert_eq!(rig.noticed(), [timed_out(id)]);
 }
 
 #[test]

@@ -270,15 +270,24 @@ impl Draw {
             3 => LedgerFact::QuietBegan { workflow, allowed: self.span() },
             4 => LedgerFact::QuietEnded { workflow, used: self.span() },
             5 => LedgerFact::AttemptEnded { workflow, fence: self.fence(), ending: self.ending().kind() },
-            6 => LedgerFact::TimedOut { reason: self.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck]) },
+            6 => LedgerFact::TimedOut { reason: self.timeout_reason(), epoch: self.maybe(Self::epoch) },
             7 => LedgerFact::CancelAsked { epoch: self.maybe(Self::epoch) },
-            _ => LedgerFact::Refused {
+            8 => LedgerFact::Refused {
                 workflow,
                 fence: self.fence(),
                 verb: self.one_of(&[Verb::Beat, Verb::Succeed, Verb::Fail, Verb::Release, Verb::RequestExtension]),
                 refusal: self.one_of(&RefusalKind::ALL),
             },
+            9 => LedgerFact::LocallyTimedOut { reason: self.timeout_reason() },
+            10 => LedgerFact::LocalTimeoutOver,
+            11 => LedgerFact::GateAnswered,
+            12 => LedgerFact::TimeGiven { until: self.wall() },
+            _ => LedgerFact::ExtensionsReported { grants: self.span(), by_hand: self.span() },
         }
+    }
+
+    fn timeout_reason(&mut self) -> TimeoutReason {
+        self.one_of(&[TimeoutReason::Overall, TimeoutReason::Stuck])
     }
 
     fn workflow_image(&mut self) -> WorkflowImage {
@@ -340,7 +349,7 @@ impl Draw {
                     retry_of: draw.maybe(Self::job_id),
                     retried_as: draw.list(2, |draw| (draw.name(), draw.job_id())),
                     ledger: Ledger {
-                        entries: (0..9)
+                        entries: (0..14)
                             .map(|n| LedgerEntry { at: draw.wall(), what: draw.fact(n), times: draw.number() as u32 })
                             .collect(),
                         dropped: draw.number(),

@@ -15,7 +15,7 @@ use onward_core::job::fingerprint::Fingerprint;
 use onward_core::job::{Draft, TimeoutPolicy};
 use onward_core::limits::Limits;
 use onward_core::payload::{Digest, Payload};
-use onward_core::state::HandExtension;
+use onward_core::state::{HandExtension, Ledger, LedgerFact};
 use onward_core::time::Wall;
 use onward_core::timeout::{ExtensionTotals, TimeoutReason};
 use onward_log::codec::{DecodeError, gate};
@@ -114,6 +114,7 @@ fn records() -> Vec<SnapshotRecord> {
         n: 8,
         targets: vec![target(true, Some(end(TargetCause::Lost))), target(false, None)],
         extended: totals(),
+        ledger: None,
         by_hand: vec![HandExtension { request: name("r"), by: Duration::from_secs(1), total: Duration::from_secs(2) }],
         decided: Some(Decision { at: Wall::from_ms(7), why: EndCause::Cancelled }),
         ended_at: None,
@@ -149,6 +150,25 @@ fn what_a_gate_stores_is_what_it_was() {
     assert!(format!("{read:#?}\n{read_records:#?}\n") == TEXT, "the bytes mean something else than they did");
     assert!(body == EVENTS && chunk == RECORDS, "a gate writes other bytes than it did");
     assert_eq!((read, read_records), (events(), records()));
+}
+
+#[test]
+fn a_gates_ledger_is_read_as_it_was_written() {
+    let mut ledger = Ledger { dropped: 3, ..Ledger::default() };
+    let ExtensionTotals { grants, by_hand } = totals();
+    for (ms, fact) in (1..).zip([
+        LedgerFact::ExtendedByHand { by: grants, reason: "slow".into(), request: name("r") },
+        LedgerFact::ExtensionsReported { grants, by_hand },
+        LedgerFact::TimedOut { reason: TimeoutReason::Overall, epoch: None },
+    ]) {
+        ledger.push(Wall::from_ms(ms), fact);
+    }
+    let mut records = records();
+    let SnapshotRecord::Job(job) = &mut records[1] else { panic!("a job") };
+    job.ledger = Some(Box::new(ledger));
+    let mut chunk = Vec::new();
+    gate::encode_records(&records, &mut chunk);
+    assert_eq!(gate::decode_records(&chunk), Ok(records));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use onward_core::effect::Notice;
+use onward_core::effect::{Notice, TimeoutAuthority};
 use onward_core::event::NextState;
 use onward_core::health::{Judgement, Verdict};
 use onward_core::job::EndingKind;
@@ -29,12 +29,13 @@ enum Kind {
     LeaseExpired,
     Crashed,
     TimedOut,
+    Gate,
     DeadLetter,
     Schedule,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Clock,
         Self::Hold,
         Self::Evicted,
@@ -43,6 +44,7 @@ impl Kind {
         Self::LeaseExpired,
         Self::Crashed,
         Self::TimedOut,
+        Self::Gate,
         Self::DeadLetter,
         Self::Schedule,
     ];
@@ -57,6 +59,7 @@ impl Kind {
             Notice::AttemptLost { ending: EndingKind::LeaseExpired, .. } => Self::LeaseExpired,
             Notice::AttemptLost { .. } => Self::Crashed,
             Notice::JobTimedOut { .. } => Self::TimedOut,
+            Notice::LocallyTimedOut { .. } | Notice::GateCorrected { .. } => Self::Gate,
             Notice::DeadLetter { .. } | Notice::DeadLetterOverflow { .. } => Self::DeadLetter,
             Notice::ScheduleFailing { .. } => Self::Schedule,
         }
@@ -72,6 +75,7 @@ impl Kind {
             Self::LeaseExpired => "lease expired",
             Self::Crashed => "crashed",
             Self::TimedOut => "timed out",
+            Self::Gate => "gate",
             Self::DeadLetter => "dead letter",
             Self::Schedule => "schedule",
         }
@@ -136,7 +140,26 @@ fn line(notice: &Notice) {
             let note = note.as_deref().unwrap_or_default();
             tracing::warn!(%job, workflow, fence, %kind, %worker, then, note, "{message}");
         }
-        Notice::JobTimedOut { job } => tracing::warn!(%job, "timed out: the overall deadline has passed"),
+        Notice::JobTimedOut { job, reason, by } => {
+            let reason = reason.code();
+            match by {
+                TimeoutAuthority::Datacenter => {
+                    tracing::warn!(%job, reason, "timed out: the overall deadline has passed");
+                }
+                TimeoutAuthority::Gate(epoch) => {
+                    tracing::warn!(%job, reason, epoch = epoch.n, "timed out: a gate has decided it for all datacenters");
+                }
+                TimeoutAuthority::Fallback => {
+                    tracing::warn!(%job, reason, "timed out: no gate has answered, so this datacenter decides alone");
+                }
+            }
+        }
+        Notice::LocallyTimedOut { job, reason } => {
+            tracing::warn!(%job, reason = reason.code(), "it would time out here; a gate was told, and decides");
+        }
+        Notice::GateCorrected { job, stale } => {
+            tracing::warn!(%job, stale = stale.code(), "a gate decided under a stale token; it was refused and corrected");
+        }
         Notice::DeadLetter { job, kind, error } => {
             let error: String = error.chars().take(ERROR_CHARS).collect();
             tracing::warn!(%job, %kind, ?error, "dead letter");

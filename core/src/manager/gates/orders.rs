@@ -14,7 +14,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::effect::{Effect, Effects};
+use crate::effect::{Effect, Effects, Notice};
 use crate::event::{Event, GateOrigin, JobSubmitted};
 use crate::fence::{GateEpoch, Term};
 use crate::gate::message::{Correction, FromDatacenter, Placement, StaleToken, SubmitRefusal, ToDatacenter};
@@ -178,6 +178,7 @@ impl Manager {
             StaleToken::Epoch => Refusal::StaleEpoch,
         };
         self.refusals.note(&refusal);
+        self.report(Notice::GateCorrected { job: self.state.job(key).id, stale }, fx);
         if let Some(report) = self.job_report(key) {
             self.tell_gate(stream, FromDatacenter::Correction(Box::new(Correction { stale, report })), fx);
         }

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::effect::{Effect, Effects};
+use crate::effect::{Effect, Effects, Notice};
 use crate::event::Event;
 use crate::gate::message::{FinalStatus, Frame, FromDatacenter, Hello, JobOutline, JobReport, Outcome, WorkflowCounts};
 use crate::health::DatacenterCounts;
@@ -143,6 +143,7 @@ impl Manager {
         }
         let id = job.id;
         self.emit(Event::LocallyTimedOut { job: id, reason, stuck }, fx);
+        self.report(Notice::LocallyTimedOut { job: id, reason }, fx);
         self.gates.answered.remove(&id);
         self.arm_fallback(key);
         if let Some(report) = self.job_report(key) {

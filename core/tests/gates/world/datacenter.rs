@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use onward_core::effect::{Effect, Effects};
+use onward_core::effect::{Effect, Effects, Notice};
 use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::Term;
 use onward_core::gate::message::{Frame, Outcome, ToDatacenter};
@@ -44,6 +44,8 @@ pub struct Datacenter {
     pub is_stubborn: bool,
     pub archive: BTreeMap<JobId, JobImage>,
     pub to_gate: Vec<(StreamId, Frame)>,
+    /// What was worth a line in its own log.
+    pub said: Vec<Notice>,
     /// Instants at which a gate answered a timeout of each job.
     answered: BTreeMap<JobId, Wall>,
     /// The epoch under which each gate has let this leader in, by their streams.
@@ -70,6 +72,7 @@ impl Datacenter {
             is_stubborn: false,
             archive: BTreeMap::new(),
             to_gate: Vec::new(),
+            said: Vec::new(),
             answered: BTreeMap::new(),
             welcomed: BTreeMap::new(),
             is_up: true,
@@ -221,8 +224,8 @@ impl Datacenter {
             | Effect::CloseSession { .. }
             | Effect::Reply { .. }
             | Effect::Unreferenced { .. }
-            | Effect::FindDue { .. }
-            | Effect::Report(_) => {}
+            | Effect::FindDue { .. } => {}
+            Effect::Report(notice) => self.said.push(notice),
         }
     }
 

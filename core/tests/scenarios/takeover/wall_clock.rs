@@ -21,7 +21,7 @@ fn a_step_of_the_wall_clock_is_reported_and_not_followed() {
         assert_eq!(rig.state_of(id), JobState::Ready);
         rig.advance(ms(1));
         assert_eq!(rig.view(id).ended_at, Some(Wall::from_ms(EPOCH_MS) + secs(100)), "in log time");
-        assert_eq!(rig.noticed(), [Notice::JobTimedOut { job: id }], "the step was said once");
+        assert_eq!(rig.noticed(), [timed_out(id)], "the step was said once");
     }
 }
 

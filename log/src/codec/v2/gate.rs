@@ -62,7 +62,7 @@ record! {
     GateJob {
         id, outline, spec, fingerprint, created_at, started_at, n, targets, extended, by_hand, decided, ended_at,
         kept_until
-    } + {}
+    } + { 1 ledger: optional; }
     Target { datacenter, confirmed, ended_at, end } + {}
 }
 

@@ -85,9 +85,14 @@ choice! {
         4 QuietBegan { workflow, allowed } + {};
         5 QuietEnded { workflow, used } + {};
         6 AttemptEnded { workflow, fence, ending } + {};
-        7 TimedOut { reason } + {};
+        7 TimedOut { reason } + { 1 epoch: optional; };
         8 CancelAsked { epoch } + {};
         9 Refused { workflow, fence, verb, refusal } + {};
+        10 LocallyTimedOut { reason } + {};
+        11 LocalTimeoutOver;
+        12 GateAnswered;
+        13 TimeGiven { until } + {};
+        14 ExtensionsReported { grants, by_hand } + {};
     }
 }
 

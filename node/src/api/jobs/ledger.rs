@@ -15,7 +15,8 @@ pub fn ledger(view: &JobView) -> Ledger {
     }
 }
 
-fn shown(entry: &LedgerEntry, name: impl Fn(u16) -> Option<String>) -> Entry {
+/// An entry as it is shown; `name` is that of the workflow with this index.
+pub(crate) fn shown(entry: &LedgerEntry, name: impl Fn(u16) -> Option<String>) -> Entry {
     let fact = match &entry.what {
         LedgerFact::Granted { worker, by, reason, progress } => Entry {
             what: "granted".into(),
@@ -59,9 +60,12 @@ fn shown(entry: &LedgerEntry, name: impl Fn(u16) -> Option<String>) -> Entry {
             outcome: Some(ending.code().into()),
             ..Entry::default()
         },
-        LedgerFact::TimedOut { reason } => {
-            Entry { what: "timed_out".into(), reason: Some(reason.code().into()), ..Entry::default() }
-        }
+        LedgerFact::TimedOut { reason, epoch } => Entry {
+            what: "timed_out".into(),
+            reason: Some(reason.code().into()),
+            epoch: epoch.map(|epoch| epoch.n),
+            ..Entry::default()
+        },
         LedgerFact::CancelAsked { epoch } => {
             Entry { what: "cancel_asked".into(), epoch: epoch.map(|epoch| epoch.n), ..Entry::default() }
         }
@@ -71,6 +75,19 @@ fn shown(entry: &LedgerEntry, name: impl Fn(u16) -> Option<String>) -> Entry {
             fence: Some(fence.get()),
             verb: Some(verb.code().into()),
             refusal: Some(refusal.code().into()),
+            ..Entry::default()
+        },
+        LedgerFact::LocallyTimedOut { reason } => {
+            Entry { what: "locally_timed_out".into(), reason: Some(reason.code().into()), ..Entry::default() }
+        }
+        LedgerFact::LocalTimeoutOver => Entry { what: "local_timeout_over".into(), ..Entry::default() },
+        LedgerFact::GateAnswered => Entry { what: "gate_answered".into(), ..Entry::default() },
+        LedgerFact::TimeGiven { until } => {
+            Entry { what: "time_given".into(), until: Some(At(*until)), ..Entry::default() }
+        }
+        LedgerFact::ExtensionsReported { grants, by_hand } => Entry {
+            what: "extensions_reported".into(),
+            by_s: Some((*grants + *by_hand).as_secs_f64()),
             ..Entry::default()
         },
     };

@@ -9,10 +9,12 @@ use onward_api::instant::At;
 use onward_api::span::human;
 use onward_core::gate::event::EndCause;
 use onward_core::gate::{GateRule, JobView, TargetState, TargetView};
+use onward_core::state::LedgerFact;
 use onward_core::time::{Wall, span_ms};
 
 use super::jobs::view_of;
 use super::{GateApp, shape};
+use crate::api::jobs::explain::fact;
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
 use crate::api::params::JobPath;
@@ -79,6 +81,7 @@ fn so_far(view: &JobView) -> Vec<String> {
         Some(_) => format!("{} submitted to the gate", instant(job.created_at)),
         None => format!("{} taken over from a datacenter's report", instant(job.created_at)),
     }];
+    lines.extend(extensions(view));
     lines.extend(view.targets.iter().map(target_line));
     if let Some(decision) = view.decided {
         let what = match decision.why {
@@ -91,6 +94,15 @@ fn so_far(view: &JobView) -> Vec<String> {
         lines.push(format!("{} ended as {}", instant(at), view.state.word()));
     }
     lines
+}
+
+/// Every extension, with its reason. The decision to end the job is told by itself.
+fn extensions(view: &JobView) -> impl Iterator<Item = String> {
+    let entries = view.job.ledger.iter().flat_map(|ledger| &ledger.entries);
+    let given = entries.filter(|entry| {
+        matches!(entry.what, LedgerFact::ExtendedByHand { .. } | LedgerFact::ExtensionsReported { .. })
+    });
+    given.map(|entry| format!("{} {}", instant(entry.at), fact(&entry.what, true)))
 }
 
 fn target_line(target: &TargetView) -> String {

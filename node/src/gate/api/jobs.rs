@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use onward_api::command::{CancelAnswer, Extend, ExtendAnswer, Nothing};
 use onward_api::job::{Job, JobList};
+use onward_api::ledger::Ledger;
 use onward_api::submit::{BatchAnswer, BatchSubmitted, SubmitAnswer, SubmitBatch, SubmitJob};
 use onward_core::gate::JobView;
 use onward_core::ids::JobId;
@@ -221,6 +222,14 @@ pub(super) async fn fetch_results(engine: &GateEngine, view: &mut JobView) -> Re
 /// The job, without what is large of its results.
 pub(super) async fn view_of(engine: &GateEngine, job: JobId) -> Result<JobView, Problem> {
     engine.read(move |gate| gate.job(job)).await?.ok_or_else(|| Refusal::UnknownJob.into())
+}
+
+/// Every decision of the gates about a job's time. What a datacenter decided is in the ledger there.
+#[utoipa::path(get, path = "/v1/jobs/{id}/ledger", tag = "jobs", params(("id" = String, Path)),
+    responses((status = 200, body = Ledger),
+        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+pub async fn ledger(_: May<Read>, State(app): State<GateApp>, JobPath(job): JobPath) -> Result<Json<Ledger>, Problem> {
+    Ok(Json(shape::ledger(&view_of(&app.engine, job).await?)))
 }
 
 /// Cancel a job in all its datacenters. One that has ended stays as it is.

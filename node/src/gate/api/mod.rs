@@ -57,6 +57,7 @@ pub fn routes_for(followers: Followers) -> Router<GateApp> {
         .route("/jobs/cancel", post(cancel_where::cancel_where))
         .route("/jobs/{id}", get(jobs::get))
         .route("/jobs/{id}/explain", get(explain::get))
+        .route("/jobs/{id}/ledger", get(jobs::ledger))
         .route("/jobs/{id}/events", get(follow::events))
         .route("/jobs/{id}/cancel", post(jobs::cancel))
         .route("/jobs/{id}/extend", post(jobs::extend))
@@ -72,8 +73,7 @@ pub fn nodes() -> Router<GateApp> {
 }
 
 /// Paths that only a manager serves.
-const ELSEWHERE: [&str; 14] = [
-    "/jobs/{id}/ledger",
+const ELSEWHERE: [&str; 13] = [
     "/jobs/{id}/retry",
     "/jobs/{id}/attempts/{n}/output",
     "/leases",
@@ -107,6 +107,7 @@ pub async fn elsewhere(request: Request) -> Problem {
     jobs::list,
     jobs::get,
     explain::get,
+    jobs::ledger,
     follow::events,
     jobs::cancel,
     cancel_where::cancel_where,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use onward_api::instant::At;
 use onward_api::job::{Job, JobDatacenter, JobInDatacenter, LeftOutShown, Progress, RetryShown};
+use onward_api::ledger::Ledger;
 use onward_api::raw::Raw;
 use onward_core::gate::event::EndCause;
 use onward_core::gate::message::Outcome;
@@ -12,6 +13,7 @@ use onward_core::job::spec::TimeoutPolicy;
 use onward_core::job::{JobSpec, JobState};
 use onward_core::time::span_ms;
 
+use crate::api::jobs::ledger::shown as entry_shown;
 use crate::api::jobs::shape as of_manager;
 use crate::api::payload::{self, Shown};
 
@@ -56,6 +58,17 @@ pub fn job(view: &JobView) -> Job {
         retry_of: None,
         dead_letter: false,
         left_out: left_out(view),
+    }
+}
+
+pub fn ledger(view: &JobView) -> Ledger {
+    let (entries, dropped) =
+        view.job.ledger.as_ref().map_or((&[][..], 0), |ledger| (&ledger.entries[..], ledger.dropped));
+    Ledger {
+        id: view.job.id.to_string(),
+        state: view.state.into(),
+        entries: entries.iter().map(|entry| entry_shown(entry, |_| None)).collect(),
+        dropped,
     }
 }
 

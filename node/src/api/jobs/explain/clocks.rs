@@ -38,9 +38,13 @@ fn deadline(facts: &Facts<'_>) -> Clock {
         span => format!(", {} of it by extensions", human(span)),
     };
     let left = at.since(facts.now);
+    let (over, moves) = match facts.job.gate {
+        Some(_) => ("; a gate decides", "only extensions move it, here or in another datacenter, by a gate's word"),
+        None => ("", "only extensions move it"),
+    };
     let text = match left.is_zero() {
-        true => format!("over since {} ({}{extended})", human(facts.now.since(at)), instant(at)),
-        false => format!("in {} ({}{extended}); only extensions move it", human(left), instant(at)),
+        true => format!("over since {} ({}{extended}){over}", human(facts.now.since(at)), instant(at)),
+        false => format!("in {} ({}{extended}); {moves}", human(left), instant(at)),
     };
     clock("deadline", left, text)
 }

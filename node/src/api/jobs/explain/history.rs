@@ -10,7 +10,7 @@ use onward_core::refusal::RefusalKind;
 use onward_core::state::{EndedAttempt, LedgerEntry, LedgerFact};
 use onward_core::time::Wall;
 
-use super::{Attempt, Facts, attempts, fence};
+use super::{Attempt, Facts, attempts, fence, instant};
 
 /// Attempts told of a long history, the last ones; `show` and the ledger have all of it.
 const ATTEMPTS_TOLD: usize = 5;
@@ -111,7 +111,7 @@ fn ending(ending: EndingKind) -> &'static str {
 fn of_entry(entry: &LedgerEntry, facts: &Facts<'_>) -> String {
     let times = if entry.times > 1 { format!(" ({} times)", entry.times) } else { String::new() };
     let name = facts.prefix(workflow_of(entry, facts));
-    format!("{name}{} ago: {}{times}", ago(entry.at, facts), fact(&entry.what))
+    format!("{name}{} ago: {}{times}", ago(entry.at, facts), fact(&entry.what, facts.job.gate.is_some()))
 }
 
 /// The workflow that an entry is about: the one that it names, or else the one that its worker had then.
@@ -125,9 +125,14 @@ fn workflow_of<'a>(entry: &LedgerEntry, facts: &Facts<'a>) -> Option<&'a str> {
             return workflows.get(usize::from(*workflow)).map(|workflow| workflow.name.as_str());
         }
         LedgerFact::Granted { worker, .. } | LedgerFact::Denied { worker, .. } => worker,
-        LedgerFact::ExtendedByHand { .. } | LedgerFact::TimedOut { .. } | LedgerFact::CancelAsked { .. } => {
-            return None;
-        }
+        LedgerFact::ExtendedByHand { .. }
+        | LedgerFact::TimedOut { .. }
+        | LedgerFact::CancelAsked { .. }
+        | LedgerFact::LocallyTimedOut { .. }
+        | LedgerFact::LocalTimeoutOver
+        | LedgerFact::GateAnswered
+        | LedgerFact::TimeGiven { .. }
+        | LedgerFact::ExtensionsReported { .. } => return None,
     };
     let had_it = |attempt: Attempt<'_>| match attempt {
         Attempt::Ended(ended) => ended.worker == *worker && (ended.started_at..=ended.ended_at).contains(&entry.at),
@@ -139,7 +144,8 @@ fn workflow_of<'a>(entry: &LedgerEntry, facts: &Facts<'a>) -> Option<&'a str> {
     all.next().is_none().then(|| found.name.as_str())
 }
 
-fn fact(fact: &LedgerFact) -> String {
+/// The fact in words. `is_gates`: a gate decides about the job.
+pub(crate) fn fact(fact: &LedgerFact, is_gates: bool) -> String {
     let at = |progress: f64| match progress.is_finite() {
         true => format!(" at {:.0} %", progress * 100.0),
         false => String::new(),
@@ -159,11 +165,26 @@ fn fact(fact: &LedgerFact) -> String {
         LedgerFact::AttemptEnded { fence: of, ending: kind, .. } => {
             format!("an attempt under {} {}", fence(*of), ending(*kind))
         }
-        LedgerFact::TimedOut { reason } => format!("the job was timed out: {}", reason.code()),
+        LedgerFact::TimedOut { reason, epoch: Some(epoch) } => {
+            format!("a gate timed it out in all datacenters ({}), under epoch {}", reason.code(), epoch.n)
+        }
+        LedgerFact::TimedOut { reason, epoch: None } if is_gates => {
+            format!("no gate answered, so this datacenter timed it out by itself ({})", reason.code())
+        }
+        LedgerFact::TimedOut { reason, epoch: None } => format!("the job was timed out: {}", reason.code()),
         LedgerFact::CancelAsked { .. } => "somebody asked to cancel it".into(),
         LedgerFact::Refused { fence: of, verb, refusal, .. } => {
             let verb = verb.code().replace('_', " ");
             format!("a `{verb}` under {} was refused: {}{}", fence(*of), refusal.code(), refused_because(*refusal))
+        }
+        LedgerFact::LocallyTimedOut { reason } => {
+            format!("it would have timed out here ({}); a gate was told, and decides", reason.code())
+        }
+        LedgerFact::LocalTimeoutOver => "it would time out here no longer: it moved, or has more time".into(),
+        LedgerFact::GateAnswered => "a gate answered, and has not ended it".into(),
+        LedgerFact::TimeGiven { until } => format!("a gate gave it time until {}", instant(*until)),
+        LedgerFact::ExtensionsReported { grants, by_hand } => {
+            format!("its datacenters have given it {} more in all", human(*grants + *by_hand))
         }
     }
 }

@@ -23,6 +23,7 @@ use super::super::params::JobPath;
 use super::super::problem::Problem;
 use super::read::without_contents;
 use super::submit::EXEC;
+pub(crate) use history::fact;
 use situation::Situation;
 
 /// Why a job is where it is, and what can be done about it.

@@ -7,7 +7,8 @@ use onward_api::job::Progress;
 use onward_api::span::human;
 use onward_core::grant::Denial;
 use onward_core::ids::JobId;
-use onward_core::job::{Ending, EndingKind, OnStuck, WorkflowState};
+use onward_core::job::retry::next;
+use onward_core::job::{Ending, EndingKind, Next, OnStuck, WorkflowState};
 use onward_core::manager::AttemptView;
 use onward_core::state::LedgerFact;
 use onward_core::timeout::TimeoutReason;
@@ -128,6 +129,17 @@ impl Situation {
             }
             Self::Failed => format!("{job} failed permanently{}.{}", took(facts), because(facts)),
             Self::TimedOut => match facts.job.timed_out {
+                Some(reason) if facts.job.gate.is_some() => {
+                    let why = match (timed_out_by_gate(facts), reason) {
+                        (true, TimeoutReason::Stuck) => "a gate ended it in all datacenters, as stuck",
+                        (true, TimeoutReason::Overall) => {
+                            "a gate ended it in all datacenters, since its overall deadline was over"
+                        }
+                        (false, TimeoutReason::Stuck) => "it was stuck, and no gate answered",
+                        (false, TimeoutReason::Overall) => "its overall deadline was over, and no gate answered",
+                    };
+                    format!("{job} timed out{}: {why}.", took(facts))
+                }
                 Some(TimeoutReason::Stuck) if facts.job.spec.on_stuck == OnStuck::TimeOut => {
                     format!("{job} timed out{}: it was stuck, and was submitted to end then.", took(facts))
                 }
@@ -152,8 +164,12 @@ impl Situation {
             Self::Begun | Self::Moving | Self::Slow => {
                 let mut lines = vec![
                     format!(
-                        "no forward step {}: the attempt is stuck, ends, and the retry policy decides",
-                        in_time(|attempt| attempt.stuck_in)
+                        "no forward step {}: the attempt is stuck{}",
+                        in_time(|attempt| attempt.stuck_in),
+                        match is_gates_when_stuck(facts) {
+                            true => ", and a gate decides whether the job ends in all datacenters",
+                            false => ", ends, and the retry policy decides",
+                        }
                     ),
                     format!(
                         "no beat {}: its lease ends, and it is handed out again under a higher fence",
@@ -166,6 +182,7 @@ impl Situation {
                         history::denied_because(denied)
                     ));
                 }
+                lines.extend(gate_is_asked(facts));
                 lines
             }
             Self::Quiet => vec![format!(
@@ -253,6 +270,28 @@ impl Situation {
             }
         }
     }
+}
+
+/// Whether a gate decides once the running attempt is stuck: it does where the job would end by it.
+fn is_gates_when_stuck(facts: &Facts<'_>) -> bool {
+    let spec = &facts.job.spec;
+    facts.job.gate.is_some()
+        && next(&Ending::Stuck, facts.workflow.counted, &spec.retry, spec.on_stuck, 0) == Next::TimeOut
+}
+
+/// What becomes of a gate's job that would have timed out here.
+fn gate_is_asked(facts: &Facts<'_>) -> Option<String> {
+    let local = facts.job.gate.as_ref()?.local?;
+    Some(format!(
+        "a gate decides: the job would have timed out here ({}); if none answers for as long as `gate.fallback_after`, it ends here",
+        local.reason.code()
+    ))
+}
+
+/// Whether the newest word about its end is a gate's.
+fn timed_out_by_gate(facts: &Facts<'_>) -> bool {
+    let mut newest = facts.ledger().iter().rev();
+    newest.any(|entry| matches!(entry.what, LedgerFact::TimedOut { epoch: Some(_), .. }))
 }
 
 /// Slow: half of the stuck clock has run.

@@ -2,16 +2,16 @@ use core::time::Duration;
 use std::path::Path;
 
 use onward_core::event::Verb;
-use onward_core::fence::AttemptFence;
+use onward_core::fence::{AttemptFence, GateEpoch};
 use onward_core::grant::{Denial, ExtensionReason};
 use onward_core::ids::{Claim, JobId, Name, WorkerId};
 use onward_core::job::draft::{self, Draft, JobDefaults, LimitDraft, WorkflowDraft};
-use onward_core::job::{Ending, JobState, WorkflowState};
+use onward_core::job::{Ending, JobSpec, JobState, OnStuck, WorkflowState};
 use onward_core::limits::Limits;
 use onward_core::manager::KeyWait;
 use onward_core::payload::Payload;
 use onward_core::refusal::RefusalKind;
-use onward_core::state::LedgerFact;
+use onward_core::state::{GateTie, LedgerFact, LocalTimeout};
 use onward_core::timeout::TimeoutReason;
 
 use super::*;
@@ -53,6 +53,7 @@ fn job(state: JobState, workflows: Vec<WorkflowView>) -> JobView {
         deadline: Some(at("11:50:00")),
         extensions: Duration::ZERO,
         retry_of: None,
+        gate: None,
         dead_letter: false,
         workflows,
         ledger: Vec::new(),
@@ -206,6 +207,12 @@ fn no_worker_takes_the_kind() {
     assert_eq!((explained.code.as_str(), &explained.can_do[0].command), ("no_capable_worker", &None));
 }
 
+fn spec_that_times_out_when_stuck() -> JobSpec {
+    let only = WorkflowDraft { kind: "transcode".into(), ..WorkflowDraft::default() };
+    let draft = Draft { workflows: vec![only], on_stuck: OnStuck::TimeOut, ..Draft::default() };
+    draft::check(draft, &Limits::default(), &JobDefaults::default()).unwrap()
+}
+
 fn limited(job: &mut JobView, key: &str, max: u32, ordered: bool) {
     let limit = LimitDraft { key: key.into(), max, ordered };
     let only = WorkflowDraft { kind: "transcode".into(), ..WorkflowDraft::default() };
@@ -291,8 +298,34 @@ fn timed_out_by_hand_of_the_clock() {
     let workflow = WorkflowView { ended: vec![ended(1, Ending::TimedOut)], ..workflow(WorkflowState::TimedOut) };
     let mut job = job(WorkflowState::TimedOut, vec![workflow]);
     job.timed_out = Some(TimeoutReason::Overall);
-    job.ledger.push(entry("09:57:10", LedgerFact::TimedOut { reason: TimeoutReason::Overall }));
+    job.ledger.push(entry("09:57:10", LedgerFact::TimedOut { reason: TimeoutReason::Overall, epoch: None }));
     golden("timed_out", &job);
+}
+
+#[test]
+fn of_a_gates_job_the_gate_decides() {
+    let mut job = running_job(moved(running(1, 0)), vec![]);
+    job.spec = spec_that_times_out_when_stuck();
+    let local = LocalTimeout { reason: TimeoutReason::Stuck, at: at("09:59:00"), stuck: None };
+    job.gate = Some(GateTie { local: Some(local), ..GateTie::default() });
+    job.ledger = vec![
+        entry("09:58:00", LedgerFact::TimeGiven { until: at("11:50:00") }),
+        entry("09:59:00", LedgerFact::LocallyTimedOut { reason: TimeoutReason::Stuck }),
+        entry("09:59:01", LedgerFact::GateAnswered),
+    ];
+    golden("locally_timed_out", &job);
+}
+
+#[test]
+fn of_a_gates_job_it_is_told_who_ended_it() {
+    for (epoch, file) in [(Some(GateEpoch { n: 7, gate: 1 }), "timed_out_by_gate"), (None, "timed_out_alone")] {
+        // It moved here, and was stuck elsewhere.
+        let workflow = WorkflowView { ended: vec![ended(1, Ending::TimedOut)], ..workflow(WorkflowState::TimedOut) };
+        let mut job = job(WorkflowState::TimedOut, vec![workflow]);
+        (job.timed_out, job.gate) = (Some(TimeoutReason::Stuck), Some(GateTie::default()));
+        job.ledger.push(entry("09:57:10", LedgerFact::TimedOut { reason: TimeoutReason::Stuck, epoch }));
+        golden(file, &job);
+    }
 }
 
 #[test]
