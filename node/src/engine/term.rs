@@ -105,7 +105,7 @@ fn try_for_seat(follower: Follower<Manager>, start: &mut Start, shared: &Shared)
         Tried::Leads(term) => term,
     };
     start.leadership.leads(term.term);
-    shared.stay_above(term.machine.state().jobs().map(|(_, job)| job.id).max());
+    shared.stay_above(term.machine.state().jobs().map(|(_, job)| job.id).max(), term.term);
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
     shared.stats.terms.add(1);
     Ok(Begun::Leads(term))
