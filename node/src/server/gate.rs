@@ -29,13 +29,13 @@ use super::{
     LOOK_AGAIN, SERVES_WITHIN, go_on_among_others, identity, open_storage, own_names, pages, shed, tls, unknown_path,
     wrong_method,
 };
+use crate::api::jobs::follow::Followers;
 use crate::api::problem::Problem;
 use crate::auth::{FileError, Tokens, write_secret};
 use crate::clock;
 use crate::cluster::forward::{self, Forwarder};
 use crate::cluster::leader::LeaderView;
 use crate::engine::Pacing;
-use crate::gate::api::follow::Followers;
 use crate::gate::api::{self, GateApp};
 use crate::gate::peers::PeerTrust;
 use crate::gate::{GATES_LOG, GateEngine, GateStart, service};

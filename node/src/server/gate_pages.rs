@@ -181,7 +181,10 @@ async fn metrics(_: May<Read>, State(pages): State<GatePages>) -> Response {
     };
     let plain = |value: u64| vec![(String::new(), value as f64)];
     for (name, help, value) in pages.app.engine.stats().described() {
-        put(&format!("onward_gate_{name}_total"), "counter", help, &plain(value));
+        match name {
+            "followed_bytes" => put(&format!("onward_gate_{name}"), "gauge", help, &plain(value)),
+            _ => put(&format!("onward_gate_{name}_total"), "counter", help, &plain(value)),
+        }
     }
     let Counts { accepted, refused, failed } = &*pages.about.counts;
     let connections = [("accepted", accepted), ("refused", refused), ("failed", failed)]
