@@ -21,6 +21,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::accept::{Acceptor, Counts, Phase};
+use super::bodies::BodyRooms;
 use super::config::{NodeConfig, StartError};
 use super::gate_pages::{self, About, GatePages};
 use super::guard::{self, Guard};
@@ -134,6 +135,7 @@ impl GateNode {
         let member = node.member(address)?;
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         forwarder.keep_reaching(identity.reaches_leader.clone());
+        let bodies = BodyRooms::default();
         let about = About {
             forwarder,
             started_at: clock::now().wall,
@@ -142,6 +144,7 @@ impl GateNode {
             storage: node.storage.to_string(),
             standbys,
             counts,
+            bodies: bodies.clone(),
             phase: phase_seen,
             probes: node.probes.clone(),
         };
@@ -150,6 +153,7 @@ impl GateNode {
             tokens,
             require_tokens: node.require_tokens,
             limits: node.limits.clone(),
+            bodies: bodies.clone(),
         });
         tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
         let streams = service::routes(app.engine.clone(), trust, app.draining.clone());
