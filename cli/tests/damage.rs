@@ -56,6 +56,42 @@ fn a_damaged_journal_is_refused_and_a_loss_is_accepted_once_and_aloud() {
 }
 
 #[test]
+fn a_part_of_the_store_that_is_gone_is_missed_and_not_made_anew() {
+    for (gone, lost) in [
+        (&["archive.redb"][..], "archive.redb is gone"),
+        (&["onward.redb", "onward.journal"][..], "onward.redb and onward.journal are gone"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (data, said) = (folder.path().join("data"), folder.path().join("said"));
+        let up = |more: &[&str]| {
+            let mut command = onward(&["up", "--slots", "0", "--listen", &own_loopback(), "--data"]);
+            command.arg(&data).args(more).env("ONWARD_LOG", "info").stderr(fs::File::create(&said).unwrap());
+            command
+        };
+        let text = || fs::read_to_string(&said).unwrap();
+        let node = Node::start_as(up(&[]));
+        assert!(node.call(&data, &["submit", "--kind", "k"]).status.success());
+        node.kill();
+        for name in gone {
+            fs::remove_file(data.join(name)).unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(up(&[]).output().unwrap().status.code(), Some(1), "{}", text());
+            for word in [lost, "onward restore", "--accept-loss", "Nothing was changed"] {
+                assert!(text().contains(word), "{word}: {}", text());
+            }
+            assert!(gone.iter().all(|name| !data.join(name).exists()), "nothing was made");
+        }
+        let node = Node::start_as(up(&["--accept-loss"]));
+        let is_said = text().contains("that was accepted") && text().contains(lost);
+        assert!(is_said && !text().contains("nothing is lost"), "{}", text());
+        assert_eq!(listed(&node, &data), usize::from(gone[0] == "archive.redb"));
+        node.kill();
+        Node::start_as(up(&[])).kill();
+    }
+}
+
+#[test]
 fn that_nothing_is_lost_is_said_once_it_is_known() {
     let folder = tempfile::tempdir().unwrap();
     let (data, said) = (folder.path().join("data"), folder.path().join("said"));

@@ -41,6 +41,12 @@ pub enum Error {
          --accept-loss to go on with what is left. Nothing was changed"
     )]
     Lost(Loss),
+    /// A file of the store is missing, and others are there.
+    #[error(
+        "the store is not whole: {what}. Put it back, restore a backup (`onward restore`) into another folder, or start once \
+         with --accept-loss to go on with what is left. Nothing was changed"
+    )]
+    Gone { what: &'static str },
     /// Load the snapshot and read from the event after it.
     #[error("events before {first:?} were truncated; begin with the snapshot that covers them. Nothing was changed")]
     Truncated { first: Seq },
@@ -97,6 +103,7 @@ impl Error {
             | Self::NewerVersion { .. }
             | Self::Corrupt { .. }
             | Self::Lost(_)
+            | Self::Gone { .. }
             | Self::Truncated { .. }
             | Self::Exists { .. }
             | Self::AmongOwnFiles { .. }
@@ -125,7 +132,14 @@ impl Error {
 
     /// Whether asking again gives the same: the data are stored, and this program cannot read them.
     pub const fn is_permanent(&self) -> bool {
-        matches!(self, Self::Corrupt { .. } | Self::Lost(_) | Self::NewerFormat { .. } | Self::NewerVersion { .. })
+        matches!(
+            self,
+            Self::Corrupt { .. }
+                | Self::Lost(_)
+                | Self::Gone { .. }
+                | Self::NewerFormat { .. }
+                | Self::NewerVersion { .. }
+        )
     }
 }
 
@@ -159,6 +173,7 @@ mod tests {
             Error::NewerFormat { found: 2, known: 1 },
             Error::NewerVersion { what: "x", number: 1 },
             Error::Corrupt { what: text() },
+            Error::Gone { what: "x" },
             Error::Lost(Loss { what: text(), from: seq, to: None }),
             Error::Truncated { first: seq },
             Error::Exists { path: text() },

@@ -60,7 +60,7 @@ pub use archive::{Archive, ArchivedJob, Scanned};
 pub use backup::{Damage, Restored, backup, restore};
 pub use blob::{Blob, BlobReader, Digest, OwnedBlob};
 pub use codec::{Batch, EventLog};
-pub use engines::embedded::{ArchiveEntry, EmbeddedArchive, EmbeddedLog, Loss, OnLoss};
+pub use engines::embedded::{ArchiveEntry, EmbeddedArchive, EmbeddedLog, Loss, OnLoss, OpenedPair, make_folder};
 pub use engines::memory::MemoryLog;
 pub use error::{Changed, Error};
 pub use group::{Group, GroupCommit};

@@ -7,6 +7,7 @@
 pub mod api;
 pub mod auth;
 mod backlog;
+mod byte_room;
 pub mod catalog;
 pub mod clock;
 pub mod cluster;

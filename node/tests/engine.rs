@@ -615,6 +615,30 @@ async fn new_ids_are_above_those_of_log_and_archive_whatever_the_clock_says() {
     }
 }
 
+/// Another's clock may be ahead of ours, and what it has made and archived while it led was never in memory here.
+#[tokio::test]
+async fn new_ids_are_above_those_that_another_archived_while_it_led() {
+    let (log, folder) = (MemoryLog::new(), tempfile::tempdir().unwrap());
+    let archive = EmbeddedArchive::open(folder.path()).unwrap();
+    let handle = log.clone();
+    let mut start = Start::new(rules(), move || Ok(Box::new(handle.clone()) as Box<dyn Log>));
+    start.archive = Some(Arc::new(archive.clone()));
+    start.pacing.term_every = Duration::ZERO;
+    let engine = Engine::start(start).unwrap();
+    let (_, call) = submit(&engine, draft());
+    engine.call(call).await.unwrap();
+
+    let ahead = JobId::v7(Wall::from_ms(onward_node::clock::now().wall.as_ms() + 3_600_000), 7);
+    log.clone().take_seat(Term::new(1)).expect("it is free to be taken");
+    let job = ArchivedJob { id: ahead.as_u128(), ended_at_ms: 1, expires_at_ms: None, row: b"", blobs: &[] };
+    archive.put(&[job]).unwrap();
+    // What this one still wanted to write is refused.
+    while engine.call(submit(&engine, draft()).1).await.is_err() {}
+    until_seen("it leads again", || engine.stats().terms.get() >= 2).await;
+    let made = engine.new_job_id();
+    assert!(made > ahead, "{made} is below {ahead}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_has_stopped_does_not_say_that_an_archived_job_is_not_there() {
     let folder = tempfile::tempdir().unwrap();

@@ -43,8 +43,8 @@ struct Part {
 const PARTS: &[Part] = &[
     Part { package: "onward-core", targets: &["--tests"], share: 1, at_most: u64::MAX, env: &[] },
     Part { package: "onward-log", targets: &["--tests"], share: 1, at_most: u64::MAX, env: &[] },
-    // Each case is a node on a disk of which an operation fails.
-    Part { package: "onward-node", targets: &["--test", "faults"], share: 1, at_most: u64::MAX, env: &[] },
+    // Each case is a node on a disk of which an operation fails; with `--lib`, so it is for outputs and tokens.
+    Part { package: "onward-node", targets: &["--lib", "--test", "faults"], share: 1, at_most: u64::MAX, env: &[] },
     // Each case kills a node under load.
     Part { package: "onward-cli", targets: &["--test", "kill"], share: 30, at_most: 200, env: &[] },
     // Each case kills a poller of an outbox.

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use crate::record::{Record, is_doomed, is_terminal, output_path, result_of, submission};
+use crate::record::{
+    Record, extension, is_doomed, is_terminal, output_path, replay_of, replayed_as, result_of, submission,
+};
 use crate::support::Dice;
 use crate::support::http::{Client, Reply};
 
@@ -202,14 +204,14 @@ impl Submitter {
 
     async fn extend(&mut self, stretch: &Stretch, client: &mut Client, id: &str) -> io::Result<()> {
         let request = format!("{}-{}", self.name, self.dice.below(1 << 40));
-        let body = json!({ "by_s": 1, "reason": "it takes longer", "request_id": request });
-        let reply = stretch.call(client, "POST", &format!("/v1/jobs/{id}/extend"), &body).await?;
+        let reply = stretch.call(client, "POST", &format!("/v1/jobs/{id}/extend"), &extension(&request)).await?;
         match (reply.status, reply.code().as_str()) {
             (200, _) => {
                 let total = reply.json()["extensions_s"].as_f64().unwrap_or(f64::MAX);
                 stretch.write(|record| {
                     let job = record.jobs.entry(id.to_owned()).or_default();
                     job.extensions_s = job.extensions_s.max(total);
+                    job.extended_by.insert(request);
                 });
             }
             (409, "already_ended") => {}
@@ -361,18 +363,13 @@ impl Worker {
     }
 
     async fn replay(stretch: &Stretch, client: &mut Client, lease: &Lease) -> io::Result<()> {
-        let body = json!({ "jobs": [lease.job], "request_id": format!("r-{}", lease.job) });
-        let reply = stretch.call(client, "POST", "/v1/dead-letters/replay", &body).await?;
-        let answer =
-            if reply.status == 200 { reply.json()["jobs"][0].clone() } else { json!({ "problem": reply.json() }) };
-        match (answer["id"].as_str(), answer["problem"]["code"].as_str()) {
-            (Some(new), _) => stretch.write(|record| {
-                let job = record.jobs.entry(new.to_owned()).or_default();
+        let reply = stretch.call(client, "POST", "/v1/dead-letters/replay", &replay_of(&lease.job)).await?;
+        match replayed_as(&reply) {
+            Some(new) => stretch.write(|record| {
+                let job = record.jobs.entry(new).or_default();
                 (job.number, job.retry_of) = (Some(lease.number), Some(lease.job.clone()));
             }),
-            // An answer that a kill cut off was for the same.
-            (None, Some("not_a_dead_letter" | "unknown_job")) => {}
-            _ => stretch.wrong(format!("the replay of {} got {}", lease.job, reply.text())),
+            None => stretch.wrong(format!("the replay of {} got {}", lease.job, reply.text())),
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::support::http::Client;
+use crate::support::http::{Client, Reply};
 
 const TERMINAL: [&str; 4] = ["succeeded", "failed", "timed_out", "cancelled"];
 const CHECKERS: usize = 32;
@@ -50,6 +50,8 @@ pub struct Job {
     pub retry_of: Option<String>,
     /// The most that was said about how much more time it has.
     pub extensions_s: f64,
+    /// Requests by which it was given more time.
+    pub extended_by: BTreeSet<String>,
     /// Fences whose checkpoint was accepted: its content is the fence.
     pub checkpoints: BTreeSet<u64>,
     /// The checkpoint that was handed out with each fence; 0 for none.
@@ -82,6 +84,21 @@ pub fn submission(key: &str, number: u64) -> Value {
         // What a crash costs must not use a job up.
         "retry": { "max_attempts": 900, "base_s": 0.01, "max_s": 0.05 },
     })
+}
+
+/// A replay under one request id for each job, so that it is the same however often it is asked for.
+pub fn replay_of(job: &str) -> Value {
+    json!({ "jobs": [job], "request_id": format!("r-{job}") })
+}
+
+/// The job that a replay of one job has made.
+pub fn replayed_as(reply: &Reply) -> Option<String> {
+    let new = || reply.json()["jobs"][0]["id"].as_str().map(str::to_owned);
+    if reply.status == 200 { new() } else { None }
+}
+
+pub fn extension(request: &str) -> Value {
+    json!({ "by_s": 1, "reason": "it takes longer", "request_id": request })
 }
 
 /// The path of this fence's output, if no newer attempt has the same number.
@@ -122,6 +139,7 @@ impl Record {
             known.number = known.number.or(job.number);
             known.retry_of = known.retry_of.take().or(job.retry_of);
             known.extensions_s = known.extensions_s.max(job.extensions_s);
+            known.extended_by.extend(job.extended_by);
             known.checkpoints.extend(job.checkpoints);
             known.handed.extend(job.handed);
             known.printed.extend(job.printed);
@@ -216,7 +234,10 @@ impl Promise {
                         return Some(format!("fence {fence} of job {id} printed {text:?}, and now: {}", reply.text()));
                     }
                 }
-                job.broken(&id, &shown)
+                match job.broken(&id, &shown) {
+                    None => job.broken_by_repeating(&id, &shown, client).await,
+                    broken => broken,
+                }
             }
             Self::Key(name, key) => {
                 let reply = client.post("/v1/jobs", &submission(&name, key.number)).await;
@@ -244,6 +265,25 @@ impl Promise {
 }
 
 impl Job {
+    /// Asks again for what was done by request: it was done once, and is not done again.
+    async fn broken_by_repeating(&self, id: &str, shown: &Value, client: &mut Client) -> Option<String> {
+        if let Some(retry_of) = &self.retry_of {
+            let reply = client.post("/v1/dead-letters/replay", &replay_of(retry_of)).await;
+            if replayed_as(&reply).as_deref() != Some(id) {
+                return Some(format!("the replay of {retry_of} was {id}, and is now: {}", reply.text()));
+            }
+        }
+        for request in &self.extended_by {
+            let reply = client.post(&format!("/v1/jobs/{id}/extend"), &extension(request)).await;
+            let total = reply.json()["extensions_s"].as_f64();
+            if reply.status != 200 || total > shown["extensions_s"].as_f64() {
+                let before = &shown["extensions_s"];
+                return Some(format!("request {request} had extended job {id} to {before}, and now: {}", reply.text()));
+            }
+        }
+        None
+    }
+
     fn broken(&self, id: &str, shown: &Value) -> Option<String> {
         let state = shown["state"].as_str().unwrap_or_default();
         if let Some(ended) = &self.ended

@@ -1,6 +1,7 @@
 //! Batches: all or nothing, and keys that meet within one.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use onward_core::effect::AcceptedJob;
 use onward_core::job::Draft;
@@ -32,6 +33,30 @@ fn expected(batch: &[Sent], known: &BTreeMap<u64, u64>) -> Result<Vec<Option<usi
         }
     }
     Ok(first)
+}
+
+/// The time that a batch of this many takes, with or without a key for each job; the shortest of several.
+fn shortest(jobs: usize, has_keys: bool) -> Duration {
+    let once = || {
+        let mut rig = Rig::new();
+        let draft = |n: usize| Draft {
+            idempotency_key: has_keys.then(|| format!("key-{n}").into()),
+            ..Draft::of_kind("k", bytes("1"))
+        };
+        let drafts: Vec<Draft> = (0..jobs).map(draft).collect();
+        let began = Instant::now();
+        assert_eq!(rig.submit_all(drafts).unwrap().len(), jobs);
+        began.elapsed()
+    };
+    (0..3).map(|_| once()).min().expect("there are some")
+}
+
+/// Keys cost something for each job, and nothing for each pair of jobs: compared in pairs, a batch of so many takes tens
+/// of times as long.
+#[test]
+fn a_batch_with_keys_takes_a_few_times_as_long_as_one_without() {
+    let (without, with) = (shortest(10_000, false), shortest(10_000, true));
+    assert!(with < 8 * without, "{with:?} with keys, {without:?} without");
 }
 
 #[test]

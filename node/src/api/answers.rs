@@ -17,15 +17,14 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use http_body::{Frame, SizeHint};
 use serde::Serialize;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::access::Connection;
 use super::json::Json;
 use super::problem::Problem;
+use crate::byte_room::{ByteRoom, TakenRoom};
 
-/// The unit of room: a semaphore has no place for more bytes than 32 bits can say.
-const UNIT: usize = 1 << 10;
 /// Bytes of all answers together.
 const MAX_BYTES: usize = 256 << 20;
 /// The number of times that an answer's bytes are in memory while it is made: as content, as the JSON of its parts, in
@@ -40,11 +39,11 @@ const TAKE_WITHIN: Duration = Duration::from_secs(30);
 
 /// The room for large answers. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Answers(Arc<Semaphore>);
+pub struct Answers(ByteRoom);
 
 impl Default for Answers {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_BYTES / UNIT)))
+        Self(ByteRoom::of(MAX_BYTES))
     }
 }
 
@@ -54,9 +53,8 @@ impl Answers {
         if bytes <= SMALL_BYTES {
             return Ok(Room(None));
         }
-        let units = bytes.saturating_mul(COPIES).div_ceil(UNIT).min(MAX_BYTES / UNIT);
-        let permit = self.0.clone().try_acquire_many_owned(units as u32);
-        permit.map(|permit| Room(Some(permit))).map_err(|_| {
+        let taken = self.0.take_at_most_all(bytes.saturating_mul(COPIES));
+        taken.map(|taken| Room(Some(taken))).ok_or_else(|| {
             let detail = "as many large answers as may are on their way to those who asked; ask again later";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
         })
@@ -65,22 +63,21 @@ impl Answers {
 
 /// The right to make one answer.
 #[derive(Debug)]
-pub struct Room(Option<OwnedSemaphorePermit>);
+pub struct Room(Option<TakenRoom>);
 
 impl Room {
     pub fn answer(self, value: &impl Serialize, connection: Option<Connection>) -> Response {
-        let Some(mut all) = self.0 else { return Json(value).into_response() };
+        let Some(mut room) = self.0 else { return Json(value).into_response() };
         let mut text = match serde_json::to_vec(value) {
             Ok(text) => text,
             // It says why.
             Err(_) => return Json(value).into_response(),
         };
         text.shrink_to_fit();
-        let kept = all.split(text.len().div_ceil(UNIT).min(all.num_permits())).expect("not more than there is");
-        drop(all);
+        room.shrink_to(text.len());
         let (lent, mut returned) = oneshot::channel();
         let taken = Arc::new(AtomicUsize::new(0));
-        let rest = Bytes::from_owner(Lent { text, _room: kept, _until: lent });
+        let rest = Bytes::from_owner(Lent { text, _room: room, _until: lent });
         let body = Pieces { rest, taken: taken.clone() };
         tokio::spawn(async move {
             let mut before = None;
@@ -103,7 +100,7 @@ impl Room {
 /// A text on its way to a client.
 struct Lent {
     text: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    _room: TakenRoom,
     _until: oneshot::Sender<()>,
 }
 

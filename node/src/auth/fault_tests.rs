@@ -90,6 +90,10 @@ fn a_file_that_cannot_be_read_any_more_ends_nothing_that_is_open() {
     fs::write(folder.join(TOKENS_FILE), "{").unwrap();
     used.look_for_open();
     assert!(!open.has_ended() && used.find(&text).is_some());
+    fs::remove_file(folder.join(TOKENS_FILE)).unwrap();
+    used.look_for_open();
+    assert!(!open.has_ended() && used.find(&text).is_some(), "one that is away for a moment is not empty");
+    fs::write(folder.join(TOKENS_FILE), "{").unwrap();
     assert!(TokenFile::open(folder).is_err(), "whoever starts with it is told");
     fs::write(folder.join(TOKENS_FILE), "{\"tokens\":[]}").unwrap();
     used.look_for_open();

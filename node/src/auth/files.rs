@@ -17,7 +17,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    pub(super) fn new(path: &Path, what: impl ToString) -> Self {
+    pub(crate) fn new(path: &Path, what: impl ToString) -> Self {
         Self { path: path.to_owned(), what: what.to_string() }
     }
 }

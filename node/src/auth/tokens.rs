@@ -153,7 +153,8 @@ impl TokenFile {
         known.looked_at = Some(Instant::now());
         let version = match fs::metadata(&self.path) {
             Ok(metadata) => Some(Version::of(&metadata)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            // One that was there is being replaced, or was taken away by mistake: tokens are revoked in the file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && known.version.is_none() => None,
             Err(error) => return Err(FileError::new(&self.path, error)),
         };
         if version == known.version {
@@ -163,7 +164,8 @@ impl TokenFile {
             let digest = token.digest().ok_or_else(|| damaged(&self.path, &token.name))?;
             Ok((digest, token.scopes))
         };
-        let tokens: Vec<_> = read(&self.path)?.into_iter().map(digest).collect::<Result<_, FileError>>()?;
+        let tokens = if version.is_some() { read_there(&self.path)? } else { Vec::new() };
+        let tokens: Vec<_> = tokens.into_iter().map(digest).collect::<Result<_, FileError>>()?;
         known.tokens.replace(tokens);
         known.version = version;
         Ok(())
@@ -237,15 +239,18 @@ fn change<T>(folder: &Path, work: impl FnOnce(&mut Vec<Token>, &Path) -> Result<
 }
 
 fn read(path: &Path) -> Result<Vec<Token>, FileError> {
-    match fs::read(path) {
-        Ok(bytes) => {
-            let stored: Stored = serde_json::from_slice(&bytes)
-                .map_err(|error| FileError::new(path, format!("is damaged ({error}); restore it from a copy")))?;
-            Ok(stored.tokens)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(FileError::new(path, format!("cannot be read: {error}"))),
+    match path.try_exists() {
+        Ok(false) => Ok(Vec::new()),
+        _ => read_there(path),
     }
+}
+
+/// The tokens in a file that must be there.
+fn read_there(path: &Path) -> Result<Vec<Token>, FileError> {
+    let bytes = fs::read(path).map_err(|error| FileError::new(path, format!("cannot be read: {error}")))?;
+    let stored: Stored = serde_json::from_slice(&bytes)
+        .map_err(|error| FileError::new(path, format!("is damaged ({error}); restore it from a copy")))?;
+    Ok(stored.tokens)
 }
 
 fn damaged(path: &Path, name: &str) -> FileError {

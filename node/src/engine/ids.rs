@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use onward_core::fence::Term;
 use onward_core::ids::JobId;
 use onward_core::time::Wall;
 use rand::{Rng, SeedableRng};
@@ -43,21 +44,24 @@ impl Ids {
 impl Shared {
     /// Ids of new jobs are above those of all jobs that are known. Another node may have made these, with a clock that
     /// was ahead of ours, and our own clock may have been stepped back.
-    pub(super) fn stay_above(&self, newest: Option<JobId>) {
-        if let Some(newest) = newest.max(self.newest_archived()) {
+    pub(super) fn stay_above(&self, newest: Option<JobId>, term: Term) {
+        if let Some(newest) = newest.max(self.newest_archived(term)) {
             self.ids.lock().expect("no thread panics while it holds this").stay_above(newest);
         }
     }
 
     /// Asked for until it is known: what is archived later was in memory before, and a term that begins later need not
-    /// wait for an archive that is being written.
-    fn newest_archived(&self) -> Option<JobId> {
-        if self.is_above_archive.load(Ordering::Relaxed) {
+    /// wait for an archive that is being written. Asked for again where another may have led in between: what that one has
+    /// made and archived was never in memory here.
+    fn newest_archived(&self, term: Term) -> Option<JobId> {
+        let known_in = self.above_archive_in.load(Ordering::Relaxed);
+        if known_in != 0 && term.get() == known_in + 1 {
+            self.above_archive_in.store(term.get(), Ordering::Relaxed);
             return None;
         }
         match self.archive()?.scan(None, 1, 1) {
             Ok(scanned) => {
-                self.is_above_archive.store(true, Ordering::Relaxed);
+                self.above_archive_in.store(term.get(), Ordering::Relaxed);
                 scanned.rows.first().map(|(id, _)| JobId::from_u128(*id))
             }
             Err(error) => {

@@ -215,8 +215,8 @@ struct Shared {
     max_in_hand: usize,
     next: AtomicU64,
     ids: Mutex<Ids>,
-    /// Set once ids are above those of the jobs that were archived when this node started.
-    is_above_archive: AtomicBool,
+    /// The last term of which it is known that new ids are above those of all archived jobs; 0 for none.
+    above_archive_in: AtomicU64,
     rules: Rules,
     pacing: Pacing,
     stats: Stats,
@@ -473,7 +473,7 @@ impl Shared {
             max_in_hand: MAX_IN_HAND,
             next: AtomicU64::new(1),
             ids: Mutex::new(Ids::new()),
-            is_above_archive: AtomicBool::new(false),
+            above_archive_in: AtomicU64::new(0),
             rules: start.rules.clone(),
             pacing: start.pacing,
             stats: Stats::default(),

@@ -110,7 +110,7 @@ fn try_for_seat(follower: Follower<ManagerWithCatalog>, start: &mut Start, share
         Tried::Leads(term) => term,
     };
     start.leadership.leads(term.term);
-    shared.stay_above(term.machine.catalog.newest());
+    shared.stay_above(term.machine.catalog.newest(), term.term);
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
     shared.stats.terms.add(1);
     Ok(Begun::Leads(term))

@@ -31,6 +31,7 @@ counters! {
     streams_cut_off: "Streams that were cut off because they did not read fast enough.",
     frames: "Frames that datacenters have sent.",
     shed: "Calls that were turned away because of load.",
+    followed_bytes: "Bytes held now for clients that follow jobs; a text is counted once, whoever gets it.",
 }
 
 impl GateStats {

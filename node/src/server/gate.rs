@@ -22,6 +22,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::accept::{Acceptor, Counts, Phase};
+use super::bodies::BodyRooms;
 use super::config::{NodeConfig, StartError};
 use super::gate_pages::{self, About, GatePages};
 use super::guard::{self, Guard};
@@ -30,21 +31,21 @@ use super::{
     LOOK_AGAIN, SERVES_WITHIN, go_on_among_others, identity, open_storage, own_names, pages, shed, tls, unknown_path,
     wrong_method,
 };
+use crate::api::jobs::follow::Followers;
 use crate::api::problem::Problem;
-use crate::auth::Tokens;
+use crate::auth::{FileError, Tokens, write_secret};
 use crate::clock;
 use crate::cluster::HandoverError;
 use crate::cluster::forward::{self, Forwarder};
 use crate::cluster::leader::LeaderView;
 use crate::engine::Pacing;
-use crate::gate::api::follow::Followers;
 use crate::gate::api::{self, GateApp};
 use crate::gate::peers::PeerTrust;
 use crate::gate::{GATES_LOG, GateEngine, GateStart, service};
 use crate::gossip::GossipHandle;
 use crate::gossip::feed::report_gate_health;
 use crate::grpc;
-use crate::storage::{SharedIdentity, Standbys};
+use crate::storage::{SharedIdentity, Standbys, Storage};
 
 /// Everything that a gate is started with.
 #[derive(Clone, Debug)]
@@ -136,6 +137,7 @@ impl GateNode {
         let member = node.member(address, Role::Gate)?;
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         forwarder.keep_reaching(identity.reaches_leader.clone());
+        let bodies = BodyRooms::default();
         let about = About {
             forwarder,
             started_at: clock::now().wall,
@@ -144,6 +146,7 @@ impl GateNode {
             storage: node.storage.to_string(),
             standbys,
             counts,
+            bodies: bodies.clone(),
             phase: phase_seen,
             probes: node.probes.clone(),
         };
@@ -152,6 +155,7 @@ impl GateNode {
             tokens,
             require_tokens: node.require_tokens,
             limits: node.limits.clone(),
+            bodies: bodies.clone(),
         });
         tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
         let streams = service::routes(app.engine.clone(), trust, app.draining.clone());
@@ -264,7 +268,12 @@ const GATE: &str = "gate";
 pub(super) fn check_role(config: &NodeConfig, is_gate: bool) -> Result<(), StartError> {
     let folder = &config.data;
     let is_used = folder.join("onward.redb").exists();
-    let is_of_gate = std::fs::read_to_string(folder.join(ROLE)).is_ok_and(|role| role.trim() == GATE);
+    let is_of_gate = match std::fs::read_to_string(folder.join(ROLE)) {
+        // A crash may have emptied that of an older version. Only gates write one.
+        Ok(role) => role.trim() == GATE || role.is_empty(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return Err(FileError::new(&folder.join(ROLE), format!("cannot be read: {error}")).into()),
+    };
     match (is_used, is_of_gate) {
         (true, false) if is_gate => Err(StartError::OtherRole { folder: folder.clone(), is: "manager", wanted: GATE }),
         (_, true) if !is_gate => Err(StartError::OtherRole { folder: folder.clone(), is: GATE, wanted: "manager" }),
@@ -274,11 +283,7 @@ pub(super) fn check_role(config: &NodeConfig, is_gate: bool) -> Result<(), Start
 
 /// Opens everything that takes its time before a gate can serve.
 fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
-    check_role(config, true)?;
-    let storage = open_storage(config, identity)?;
-    let role = config.data.join(ROLE);
-    std::fs::write(&role, GATE)
-        .map_err(|error| onward_log::Error::Io { cause: format!("{}: {error}", role.display()) })?;
+    let storage = open_as_gate(config, identity)?;
     let engine = GateEngine::start(GateStart {
         rules: config.rules.clone(),
         id: id_of(&identity.name),
@@ -290,6 +295,18 @@ fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartE
         hang_after: config.probes.hang_after,
     })?;
     Ok(Opened { engine, tokens: storage.tokens, standbys: storage.standbys })
+}
+
+/// The storage of a gate. Its folder is marked before there is a log in it: one with a log and no mark is a manager's.
+fn open_as_gate(config: &NodeConfig, identity: &SharedIdentity) -> Result<Storage, StartError> {
+    check_role(config, true)?;
+    let role = config.data.join(ROLE);
+    if std::fs::read_to_string(&role).is_ok_and(|role| role.trim() == GATE) {
+        return open_storage(config, identity);
+    }
+    onward_log::make_folder(&config.data)?;
+    write_secret(&role, GATE.as_bytes())?;
+    open_storage(config, identity)
 }
 
 /// A gate's place in epochs: the same for the same name.
@@ -359,4 +376,47 @@ async fn shed_at_gate(State(engine): State<GateEngine>, request: Request, next: 
         return grpc::overloaded(text);
     }
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use onward_log::changes::faults;
+    use tempfile::tempdir;
+
+    use super::*;
+
+    #[test]
+    fn whichever_change_fails_a_gate_can_be_started_in_its_folder_again_and_no_manager() {
+        faults::each(|fault| {
+            let folder = tempdir().unwrap();
+            let config = NodeConfig::new("127.0.0.1:0".parse().unwrap(), folder.path().join("data"));
+            let identity = identity(&config, config.listen, false);
+            let opened = open_as_gate(&config, &identity).map(drop);
+            faults::healed(|| {
+                open_as_gate(&config, &identity).map(drop).unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+                if opened.is_ok() {
+                    check_role(&config, false).expect_err("it is a gate's");
+                }
+                check_role(&config, true).expect("it is a gate's");
+            });
+        });
+    }
+
+    #[test]
+    fn a_mark_that_a_crash_emptied_is_a_gates_and_one_that_cannot_be_read_is_an_error() {
+        let folder = tempdir().unwrap();
+        let config = NodeConfig::new("127.0.0.1:0".parse().unwrap(), folder.path());
+        let identity = identity(&config, config.listen, false);
+        std::fs::write(folder.path().join("onward.redb"), "").unwrap();
+        assert!(matches!(check_role(&config, true), Err(StartError::OtherRole { is: "manager", .. })));
+        std::fs::write(folder.path().join(ROLE), "").unwrap();
+        check_role(&config, true).expect("it is a gate's");
+        assert!(matches!(check_role(&config, false), Err(StartError::OtherRole { is: GATE, .. })));
+        std::fs::remove_file(folder.path().join("onward.redb")).unwrap();
+        drop(open_as_gate(&config, &identity).unwrap());
+        assert_eq!(std::fs::read_to_string(folder.path().join(ROLE)).unwrap(), GATE);
+        std::fs::remove_file(folder.path().join(ROLE)).unwrap();
+        std::fs::create_dir(folder.path().join(ROLE)).unwrap();
+        assert!(matches!(check_role(&config, true), Err(StartError::File(_))));
+    }
 }

@@ -19,7 +19,9 @@ use tokio::time::timeout;
 use utoipa::OpenApi as _;
 
 use super::accept::{Counts, Phase};
+use super::bodies::BodyRooms;
 use super::config::ProbeRule;
+use super::metrics::BODY_BYTES;
 use super::pages::{follows, leader_status, loop_status, probe};
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
@@ -44,6 +46,7 @@ pub(super) struct About {
     pub(super) storage: String,
     pub(super) standbys: Option<Standbys>,
     pub(super) counts: Arc<Counts>,
+    pub(super) bodies: BodyRooms,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) probes: ProbeRule,
 }
@@ -181,8 +184,12 @@ async fn metrics(_: May<Read>, State(pages): State<GatePages>) -> Response {
     };
     let plain = |value: u64| vec![(String::new(), value as f64)];
     for (name, help, value) in pages.app.engine.stats().described() {
-        put(&format!("onward_gate_{name}_total"), "counter", help, &plain(value));
+        match name {
+            "followed_bytes" => put(&format!("onward_gate_{name}"), "gauge", help, &plain(value)),
+            _ => put(&format!("onward_gate_{name}_total"), "counter", help, &plain(value)),
+        }
     }
+    put("onward_gate_body_bytes", "gauge", BODY_BYTES, &plain(pages.about.bodies.taken_bytes()));
     let Counts { accepted, refused, failed } = &*pages.about.counts;
     let connections = [("accepted", accepted), ("refused", refused), ("failed", failed)]
         .map(|(what, count)| (format!("{{what=\"{what}\"}}"), count.load(Ordering::Relaxed) as f64));

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -16,6 +16,7 @@ use http_body::Body as _;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
+use super::bodies::{BodyRooms, Unread};
 use super::config::HttpLimits;
 use super::hosts::Hosts;
 use crate::api::access::Access;
@@ -30,6 +31,7 @@ pub(super) struct Guard {
     pub(super) tokens: Box<dyn Tokens>,
     pub(super) require_tokens: bool,
     pub(super) limits: HttpLimits,
+    pub(super) bodies: BodyRooms,
 }
 
 /// Paths of probes: an orchestrator may not know our name, and has no token.
@@ -132,12 +134,21 @@ pub(super) async fn read_body(
     let read = tokio::select! {
         biased;
         problem = revoked => return Err(problem),
-        read = timeout(guard.limits.body_read, to_bytes(body, max)) => read,
+        read = timeout(guard.limits.body_read, guard.bodies.read(body, max)) => read,
     };
     match read {
-        Ok(Ok(bytes)) => Ok(next.run(Request::from_parts(parts, Body::from(bytes))).await),
-        Ok(Err(error)) if is_length_limit(&error) => Err(too_large(max)),
-        Ok(Err(error)) => Err(Problem::invalid(format!("the body could not be read: {error}"))),
+        Ok(Ok((bytes, room))) => {
+            let answer = next.run(Request::from_parts(parts, Body::from(bytes))).await;
+            // What was made of the body is in memory until then.
+            drop(room);
+            Ok(answer)
+        }
+        Ok(Err(Unread::TooLarge)) => Err(too_large(max)),
+        Ok(Err(Unread::NoRoom)) => {
+            let detail = "as much as may is being sent to this node; send it again later, or less at a time";
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail))
+        }
+        Ok(Err(Unread::Failed(error))) => Err(Problem::invalid(format!("the body could not be read: {error}"))),
         Err(_) => {
             let detail = format!("the body did not arrive within {:?}; send it faster", guard.limits.body_read);
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", detail))
@@ -150,13 +161,47 @@ fn too_large(max: usize) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
 }
 
-fn is_length_limit(error: &axum::Error) -> bool {
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        if error.is::<http_body_util::LengthLimitError>() {
-            return true;
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::auth::Shown;
+
+    #[derive(Clone, Default, Debug)]
+    struct Looks(Arc<AtomicU64>);
+
+    impl Tokens for Looks {
+        fn find(&self, _: &str) -> Option<Shown> {
+            None
         }
-        cause = error.source();
+
+        fn look_for_open(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
-    false
+
+    /// What ends with the next look ends within a second, also where that look comes just after the change.
+    #[tokio::test(start_paused = true)]
+    async fn tokens_are_looked_at_several_times_a_second_and_no_more_without_a_guard() {
+        let looks = Looks::default();
+        let guard = Arc::new(Guard {
+            hosts: Hosts::new("127.0.0.1:1".parse().unwrap(), false, &[]),
+            tokens: Box::new(looks.clone()),
+            require_tokens: true,
+            limits: HttpLimits::default(),
+            bodies: BodyRooms::default(),
+        });
+        let watching = tokio::spawn(watch_tokens(Arc::downgrade(&guard)));
+        let mut before = 0;
+        for _ in 0..5 {
+            sleep(Duration::from_secs(1)).await;
+            let now = looks.0.load(Ordering::Relaxed);
+            assert!(now >= before + 2, "{before} looks before, {now} a second later");
+            before = now;
+        }
+        drop(guard);
+        watching.await.unwrap();
+    }
 }

@@ -179,6 +179,9 @@ fn of_loops(text: &mut Text, loops: &[LoopReport]) {
     }
 }
 
+/// The meaning of the gauge of room for bodies.
+pub(super) const BODY_BYTES: &str = "Bytes held now for the bodies of requests, until each is answered.";
+
 fn engine(text: &mut Text, pages: &Pages) {
     let stats = pages.app.engine.stats();
     for (name, what, value) in stats.described() {
@@ -198,6 +201,7 @@ fn engine(text: &mut Text, pages: &Pages) {
         text.counter("spans_dropped_total", "Spans that the collector of traces did not take in time.")
             .sample(&[], dropped);
     }
+    text.gauge("body_bytes", BODY_BYTES).sample(&[], pages.about.bodies.taken_bytes());
     let counts = &pages.about.counts;
     for (name, what, counter) in [
         ("accepted", "Connections that were accepted.", &counts.accepted),

@@ -6,6 +6,7 @@
 
 mod accept;
 mod backup;
+mod bodies;
 mod config;
 mod gate;
 mod gate_pages;
@@ -54,6 +55,7 @@ use crate::traces::Exporter;
 use accept::{Acceptor, Counts, Phase};
 pub(crate) use backup::backup_of;
 pub use backup::{RestoreError, restore};
+use bodies::BodyRooms;
 pub use config::{DrainRule, HttpLimits, NodeConfig, ProbeRule, StartError};
 pub use gate::{GateConfig, GateNode};
 use guard::Guard;
@@ -165,6 +167,7 @@ impl Node {
         let member = Member { gossip: app.gossip.clone(), ..config.member(address, Role::Manager)? };
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         forwarder.keep_reaching(identity.reaches_leader.clone());
+        let bodies = BodyRooms::default();
         let about = About {
             datacenter: config.datacenter.clone(),
             forwarder: forwarder.clone(),
@@ -174,6 +177,7 @@ impl Node {
             storage: config.storage.to_string(),
             standbys,
             counts,
+            bodies: bodies.clone(),
             phase: phase_seen,
             probes: config.probes.clone(),
         };
@@ -182,6 +186,7 @@ impl Node {
             tokens,
             require_tokens: config.require_tokens,
             limits: config.limits.clone(),
+            bodies: bodies.clone(),
         });
         tokio::spawn(guard::watch_tokens(Arc::downgrade(&guard)));
         let (engine, outputs) = (app.engine.clone(), app.outputs.clone());

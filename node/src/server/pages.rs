@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use utoipa::OpenApi;
 
 use super::accept::{Counts, Phase};
+use super::bodies::BodyRooms;
 use super::config::ProbeRule;
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
@@ -45,6 +46,7 @@ pub(super) struct About {
     pub(super) storage: String,
     pub(super) standbys: Option<Standbys>,
     pub(super) counts: Arc<Counts>,
+    pub(super) bodies: BodyRooms,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) probes: ProbeRule,
 }

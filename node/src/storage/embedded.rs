@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onward_log::{EmbeddedArchive, EmbeddedLog, Error, Log, OnLoss};
+use onward_log::{EmbeddedArchive, EmbeddedLog, Error, Log, OnLoss, OpenedPair};
 
 use super::Storage;
 use super::migrate::moved_to;
@@ -18,10 +18,9 @@ impl Storage {
         if let Some(to) = moved_to(folder)? {
             return Err(StartError::Moved { folder: folder.to_owned(), to });
         }
-        let (log, is_whole) = open_log(folder, on_loss)?;
+        let (log, archive, is_whole) = open_files(folder, on_loss)?;
         read_or_make_token(folder)?;
         let tokens = TokenFile::open(folder)?;
-        let archive = EmbeddedArchive::open(folder)?;
         Ok(Self {
             backup: Some(backup_of(&log, &archive, folder)),
             log: Box::new(move || Ok(Box::new(log.clone()) as Box<dyn Log>)),
@@ -37,12 +36,15 @@ impl Storage {
     }
 }
 
-/// The log, and whether it is whole: whether no loss had to be accepted.
-fn open_log(folder: &Path, on_loss: OnLoss) -> Result<(EmbeddedLog, bool), Error> {
-    let log = EmbeddedLog::open_or(folder, on_loss)?;
+/// Log and archive, and whether they are whole: whether no loss had to be accepted.
+fn open_files(folder: &Path, on_loss: OnLoss) -> Result<(EmbeddedLog, EmbeddedArchive, bool), Error> {
+    let OpenedPair { log, archive, accepted_absence } = OpenedPair::open(folder, on_loss)?;
+    if let Some(what) = accepted_absence {
+        tracing::error!("a part of the store is lost, and that was accepted: {what}");
+    }
     let loss = log.accepted_loss()?;
     if let Some(loss) = &loss {
         tracing::error!("acknowledged events are lost, and that was accepted: {loss}");
     }
-    Ok((log, loss.is_none()))
+    Ok((log, archive, loss.is_none() && accepted_absence.is_none()))
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use onward_core::ids::Seq;
 use onward_core::payload::Payload;
 use onward_log::{
-    Archive, ArchivedJob, Blob, Changed, Digest, EmbeddedArchive, EmbeddedLog, Error, Log, Snapshot, StoredRow, Tail,
-    codec,
+    Archive, ArchivedJob, Blob, Changed, Digest, EmbeddedArchive, EmbeddedLog, Error, Log, OnLoss, OpenedPair,
+    Snapshot, StoredRow, Tail, codec,
 };
 use onward_postgres::{Database, Import, ImportError, OutputKey};
 
@@ -124,8 +124,7 @@ struct Source {
 
 impl Source {
     fn open(folder: &Path) -> Result<Self, Error> {
-        let mut log = EmbeddedLog::open(folder)?;
-        let archive = EmbeddedArchive::open(folder)?;
+        let OpenedPair { mut log, archive, .. } = OpenedPair::open(folder, OnLoss::Refuse)?;
         let (tail, snapshot) = (log.tail()?, log.snapshot()?);
         // Nobody leads under no term; a node that never served has none.
         let tail = Tail { term: tail.term.max(onward_core::fence::Term::new(1)), ..tail };

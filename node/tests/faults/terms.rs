@@ -1,6 +1,7 @@
 //! Term after term on a log that fails: callers hear why, and the disk is left in peace between two attempts.
 
 use core::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
@@ -10,6 +11,8 @@ use onward_log::engines::memory::Fault;
 use onward_log::{Error, EventLog, MemoryLog};
 use onward_node::engine::{Engine, Refused};
 use tokio::time::timeout;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata};
 
 use crate::disk::{Disk, Kind, Op};
 use crate::rig::{start, start_of, submit};
@@ -17,9 +20,37 @@ use crate::waiting::until_seen;
 
 const LONG: Duration = Duration::from_secs(60);
 
+/// Counts what the node's own log would have as errors. Other tests of this process may add some of theirs.
+struct ErrorLines;
+
+static ERROR_LINES: AtomicU64 = AtomicU64::new(0);
+
+impl tracing::Subscriber for ErrorLines {
+    fn enabled(&self, about: &Metadata<'_>) -> bool {
+        *about.level() == Level::ERROR
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        ERROR_LINES.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
 /// Taking the seat works, and then nothing can be appended: not even the beginning of the term.
 #[tokio::test]
 async fn a_term_whose_first_append_fails_is_tried_once_a_second() {
+    tracing::subscriber::set_global_default(ErrorLines).expect("nobody else counts here");
     let log = MemoryLog::new();
     let begun = Instant::now();
     let engine = start(log.clone(), None).unwrap();
@@ -30,6 +61,8 @@ async fn a_term_whose_first_append_fails_is_tried_once_a_second() {
     assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
     until_seen("a fourth term", || engine.stats().terms.get() >= 4).await;
     assert!(begun.elapsed() >= Duration::from_secs(3), "four terms in {:?}", begun.elapsed());
+    let lines = ERROR_LINES.load(Ordering::Relaxed);
+    assert!((1..200).contains(&lines), "the same trouble was said {lines} times");
     engine.stop();
 }
 

@@ -1,6 +1,7 @@
 //! A node that leads, one that follows it, and what stands in for leaders that fail.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use onward_core::fence::Term;
@@ -17,7 +18,7 @@ use crate::rig::{Reply, Request, config, settings};
 pub struct Pair {
     pub leader: Node,
     pub follower: Node,
-    _data: [TempDir; 2],
+    data: [TempDir; 2],
 }
 
 impl Pair {
@@ -32,7 +33,12 @@ impl Pair {
         let leader = member_with("a", &data[0], settings.clone()).await;
         let follower = member_with("b", &data[1], settings).await;
         follow(&follower, leader.address());
-        Self { leader, follower, _data: data }
+        Self { leader, follower, data }
+    }
+
+    /// The data folders: of the leader, and of the follower.
+    pub fn folders(&self) -> [&Path; 2] {
+        [self.data[0].path(), self.data[1].path()]
     }
 }
 

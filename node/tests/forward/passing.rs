@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use onward_core::settings::Settings;
+use onward_node::auth::{Scope, TOKENS_FILE, TokenFile};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -50,6 +51,43 @@ async fn every_answer_is_the_leaders_to_the_byte() {
     let mut removed = Request::get("/v1/schedules/none").header("content-type", "application/json");
     removed.line = "DELETE /v1/schedules/none HTTP/1.1".into();
     assert_eq!(same(&pair, &removed).await.status, 404);
+}
+
+/// The leader knows whose token it was, and ends it for whoever passes it on.
+#[tokio::test]
+async fn events_that_pass_through_a_follower_end_with_their_token() {
+    let pair = Pair::start().await;
+    let job = submit_kind(pair.leader.engine(), "k").await;
+    let [of_leader, of_follower] = pair.folders();
+    let token = TokenFile::add(of_leader, "read", [Scope::Read]).unwrap().text;
+    std::fs::copy(of_leader.join(TOKENS_FILE), of_follower.join(TOKENS_FILE)).unwrap();
+    let request = Request::get(&format!("/v1/jobs/{job}/events")).header("authorization", &format!("Bearer {token}"));
+    let address = pair.follower.address();
+    let mut bytes = Vec::new();
+    let told = async {
+        loop {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(request.text(address).as_bytes()).await.unwrap();
+            // A token that has just been made may not be known yet.
+            bytes.clear();
+            while !String::from_utf8_lossy(&bytes).contains("HTTP/1.1 4") {
+                if String::from_utf8_lossy(&bytes).contains("event: job") {
+                    return stream;
+                }
+                assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "{:?}", String::from_utf8_lossy(&bytes));
+            }
+        }
+    };
+    let mut stream = timeout(PATIENCE, told).await.expect("it is told");
+    TokenFile::revoke(of_leader, "read").unwrap();
+    let ended = async {
+        while !String::from_utf8_lossy(&bytes).contains("\r\n0\r\n\r\n") {
+            assert_ne!(stream.read_buf(&mut bytes).await.unwrap(), 0, "{:?}", String::from_utf8_lossy(&bytes));
+        }
+    };
+    timeout(PATIENCE, ended).await.expect("it ends");
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("event: error") && text.contains("\"code\":\"unauthorized\""), "{text}");
 }
 
 #[tokio::test]

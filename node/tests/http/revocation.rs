@@ -1,14 +1,17 @@
 //! Whatever is open with a token ends with it: sessions, streams and waits, each with a word why.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::rig::{PATIENCE, Request, config, poll_body, read_reply, submit_kind, until};
 use onward_core::ids::JobId;
+use onward_core::input::Submission;
 use onward_core::job::Draft;
 use onward_core::job::JobState;
 use onward_node::auth::{Scope, TOKENS_FILE, TokenFile};
-use onward_node::server::{Node, NodeConfig};
+use onward_node::gate::peers::PeerTrust;
+use onward_node::server::{GateConfig, GateNode, Node, NodeConfig};
 use onward_proto::draft;
 use onward_proto::v1::job_service_client::JobServiceClient;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
@@ -136,9 +139,13 @@ async fn state_of(node: &Node, job: JobId) -> JobState {
 
 /// A request on a connection of its own, not answered yet.
 async fn begin(node: &Node, request: Request, token: &str) -> TcpStream {
-    let mut stream = TcpStream::connect(node.address()).await.unwrap();
+    begin_at(node.address(), request, token).await
+}
+
+async fn begin_at(address: SocketAddr, request: Request, token: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
     let request = request.header("authorization", &format!("Bearer {token}"));
-    stream.write_all(request.text(node.address()).as_bytes()).await.unwrap();
+    stream.write_all(request.text(address).as_bytes()).await.unwrap();
     stream
 }
 
@@ -175,6 +182,25 @@ async fn events_end_with_their_token_and_those_of_another_go_on() {
     node.engine().call(onward_core::input::Call::Cancel { job, epoch: None }).await.unwrap();
     let rest = read_until(&mut goes_on, LAST_CHUNK).await;
     assert!(rest.contains("event: end") && !rest.contains("event: error"), "{rest}");
+}
+
+#[tokio::test]
+async fn events_and_waits_at_a_gate_end_with_their_token() {
+    let data = tempdir().unwrap();
+    let read = token(data.path(), "read", Scope::Read);
+    let node = NodeConfig { require_tokens: true, ..config(data.path()) };
+    let gate = GateNode::start(GateConfig { node, trust: PeerTrust::Certificates }).await.unwrap();
+    let submission = Submission { id: gate.engine().new_job_id(), draft: Draft::of_kind("k", *b"1") };
+    let job = submission.id;
+    gate.engine().submit(vec![submission]).await.unwrap();
+    let mut events = begin_at(gate.address(), Request::get(&format!("/v1/jobs/{job}/events")), &read).await;
+    read_until(&mut events, "no_usable_datacenter").await;
+    let mut wait = begin_at(gate.address(), Request::get(&format!("/v1/jobs/{job}?wait_s=60")), &read).await;
+
+    TokenFile::revoke(data.path(), "read").unwrap();
+    let rest = read_until(&mut events, LAST_CHUNK).await;
+    assert!(rest.contains("event: error") && rest.contains("\"code\":\"unauthorized\""), "{rest}");
+    assert_eq!(read_reply(&mut wait).await.code(), (401, "unauthorized".into()));
 }
 
 #[tokio::test]

@@ -53,10 +53,7 @@ impl Names {
     /// Locks the folder for one process at a time. Makes it if there is none.
     pub(crate) fn lock(&self, folder: &Path) -> Result<File, Error> {
         let about = |error| about(folder, &error);
-        if !folder.is_dir() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(about)?;
-            changes::sync(parent(folder)).map_err(about)?;
-        }
+        make_folder(folder)?;
         let path = folder.join(self.lock);
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path).map_err(about)?;
         match lock.try_lock() {
@@ -65,6 +62,15 @@ impl Names {
             Err(TryLockError::Error(error)) => Err(about(error)),
         }
     }
+}
+
+/// Makes a data folder, for its owner only, if there is none.
+pub fn make_folder(folder: &Path) -> Result<(), Error> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.and_then(|()| changes::sync(parent(folder))).map_err(|error| about(folder, &error))
 }
 
 fn opening(file: PathBuf, place: String, cache_bytes: usize) -> Open {

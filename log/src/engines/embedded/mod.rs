@@ -28,6 +28,7 @@ pub(crate) mod fault;
 mod files;
 pub(crate) mod folder;
 pub(crate) mod journal;
+pub mod pair;
 pub(crate) mod pieces;
 pub(crate) mod rows;
 pub(crate) mod store;
@@ -51,7 +52,9 @@ use store::{Open, Repair, Store, Writer};
 use unsynced::Unsynced;
 
 pub use archive::{ArchiveEntry, EmbeddedArchive};
+pub use folder::make_folder;
 pub use journal::Loss;
+pub use pair::OpenedPair;
 
 /// Rows are read once, at a takeover, and written once; a large cache would hold what nobody asks for.
 const CACHE_BYTES: usize = 32 << 20;

@@ -7,7 +7,8 @@
 //!
 //! A feed keeps the newest text and nothing else. A follower has one text in hand at a time: whoever reads slowly gets
 //! what is newest when they come back, and not what was in between. So a thousand followers of one job hold a text or
-//! two, and each text is counted from the moment it is made until nobody holds it any more.
+//! two, and each text is counted from the moment it is made until nobody holds it any more. A gate's jobs are followed by
+//! the same means: [`Source`] is what a feed needs of the one and of the other.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,9 +17,9 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::StatusCode;
-use onward_core::health::overload::{LoadClass, sheds};
+use onward_api::job::Job;
+use onward_core::health::overload::{LoadClass, OverloadLevel, sheds};
 use onward_core::ids::JobId;
-use onward_core::manager::JobView;
 use onward_core::refusal::Refusal;
 use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
@@ -27,7 +28,7 @@ use super::super::App;
 use super::super::problem::Problem;
 use super::read::without_contents;
 use super::shape::{Detail, job_with_damage};
-use crate::engine::{DamagedContent, Engine};
+use crate::engine::{Counter, Watch};
 
 /// The interval at which a running job is looked at, if there is time: soft changes (beats, progress, clocks) ring no
 /// bell.
@@ -35,10 +36,36 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The interval at which a job is looked at that does not run.
 const LOOK_SELDOM: Duration = Duration::from_secs(15);
 /// Bytes of all results together; larger ones are asked for by themselves.
-const MAX_RESULT_BYTES: usize = 2 << 20;
+pub(crate) const MAX_RESULT_BYTES: usize = 2 << 20;
 /// Bytes of all texts of all jobs. While there are more, no new ones are made: those who do not read are cut off
 /// meanwhile.
 const MAX_TEXT_BYTES: u64 = 64 << 20;
+
+/// Jobs as a feed sees them.
+pub(crate) trait Source: Clone + Send + Sync + 'static {
+    type Bell: Send + Sync;
+
+    /// A view of the job as it is now, without contents; with results, if they are few, once it has ended.
+    fn look(&self, job: JobId, looks: &Arc<AtomicU64>) -> impl Future<Output = Result<Look, Problem>> + Send;
+    /// A bell that rings when something about this job has changed, durably.
+    fn bell(&self, job: JobId) -> Self::Bell;
+    fn rung(bell: &Self::Bell) -> impl Future<Output = ()> + Send;
+    /// The bytes of all texts that somebody holds.
+    fn held_bytes(&self) -> &Counter;
+    fn load(&self) -> OverloadLevel;
+    /// Resolves when nobody is told anything any more.
+    fn drained(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// The finding of one look at a job.
+pub(crate) struct Look {
+    /// The number of the look. It was counted where one look comes after another.
+    pub(crate) number: u64,
+    pub(crate) shown: Job,
+    pub(crate) is_terminal: bool,
+    /// Whether more may change than rings a bell.
+    pub(crate) is_running: bool,
+}
 
 /// News of a job.
 #[derive(Clone, Debug)]
@@ -57,7 +84,7 @@ pub(super) struct Feeds(Arc<Mutex<HashMap<JobId, Weak<Feed>>>>);
 
 impl Feeds {
     /// The feed of this job, and the job as it is now. The first who follows it starts it.
-    pub(super) async fn follow(&self, app: &App, job: JobId) -> Result<Arc<Feed>, Problem> {
+    pub(super) async fn follow(&self, source: &impl Source, job: JobId) -> Result<Arc<Feed>, Problem> {
         let (feed, left) = {
             let mut feeds = self.0.lock().expect("no thread panics while it holds this");
             match feeds.get(&job).and_then(Weak::upgrade).filter(|feed| !feed.is_broken()) {
@@ -70,18 +97,18 @@ impl Feeds {
             }
         };
         if let Some(left) = left {
-            let (feeds, app, feed) = (self.clone(), app.clone(), Arc::downgrade(&feed));
+            let (feeds, source, feed) = (self.clone(), source.clone(), Arc::downgrade(&feed));
             tokio::spawn(async move {
-                run(&app, job, &feed, left).await;
+                run(&source, job, &feed, left).await;
                 feeds.forget(job);
             });
         }
-        if app.engine.stats().followed_bytes.get() > MAX_TEXT_BYTES {
+        if source.held_bytes().get() > MAX_TEXT_BYTES {
             let detail =
                 "too much waits for those who follow jobs and do not read; ask again later, or without following";
             return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail));
         }
-        feed.look(&app.engine).await?;
+        feed.look(source).await?;
         Ok(feed)
     }
 
@@ -127,21 +154,15 @@ impl Feed {
     }
 
     /// Looks at the job now. Problems are for whoever asks, and change nothing.
-    async fn look(&self, engine: &Engine) -> Result<(), Problem> {
-        let (look, mut view) = self.view(engine).await?;
-        let damaged = match view.state.is_terminal() {
-            true => engine.fetch_results(&mut view, MAX_RESULT_BYTES).await?,
-            false => Vec::new(),
-        };
-        let is_running = view.workflows.iter().any(|workflow| workflow.state.is_held());
-        let text = text_of(&view, &damaged);
-        drop(view);
+    async fn look<S: Source>(&self, source: &S) -> Result<(), Problem> {
+        let Look { number: look, shown, is_terminal, is_running } = source.look(self.job, &self.looks).await?;
+        let text = text_of(&shown);
+        drop(shown);
         self.newest.send_if_modified(|newest| {
             let is_later = newest.as_ref().is_none_or(|newest| newest.look < look);
             let is_new = is_later && newest.as_ref().is_none_or(|newest| !newest.says(&text));
             if is_new {
-                let is_terminal = text.is_terminal;
-                let text = Counted::bytes(engine.clone(), text.json);
+                let text = Counted::bytes(source.clone(), text);
                 let news = if is_terminal { News::Ended(text) } else { News::Job(text) };
                 *newest = Some(Newest { look, news, is_running });
             } else if let Some(newest) = newest
@@ -152,17 +173,6 @@ impl Feed {
             is_new
         });
         Ok(())
-    }
-
-    async fn view(&self, engine: &Engine) -> Result<(u64, JobView), Problem> {
-        let (job, looks) = (self.job, self.looks.clone());
-        // Counted on the machine's thread, where one look comes after another.
-        let read = engine.read(move |view| (looks.fetch_add(1, Ordering::Relaxed) + 1, view.manager.job(job)));
-        match read.await? {
-            (look, Some(view)) => Ok((look, view)),
-            // The job has left memory, and does not change any more.
-            (_, None) => Ok((u64::MAX, without_contents(engine, job).await?)),
-        }
     }
 
     fn end(&self, news: News) {
@@ -180,26 +190,25 @@ impl Feed {
 }
 
 /// Looks again when the bell rings and now and then, as long as somebody follows and there is something to come.
-async fn run(app: &App, job: JobId, feed: &Weak<Feed>, mut left: oneshot::Receiver<()>) {
-    let engine = &app.engine;
-    let bell = engine.watch(job);
+async fn run<S: Source>(source: &S, job: JobId, feed: &Weak<Feed>, mut left: oneshot::Receiver<()>) {
+    let bell = source.bell(job);
     loop {
         let is_running = match feed.upgrade() {
             Some(feed) if !feed.is_over() => feed.newest.borrow().as_ref().is_some_and(|newest| newest.is_running),
             _ => return,
         };
-        let look = is_running && !sheds(engine.load(), LoadClass::Telemetry);
+        let look = is_running && !sheds(source.load(), LoadClass::Telemetry);
         tokio::select! {
-            () = bell.changed() => {}
+            () = S::rung(&bell) => {}
             () = sleep(if look { LOOK_EVERY } else { LOOK_SELDOM }) => {}
             _ = &mut left => return,
-            () = app.drained() => return,
+            () = source.drained() => return,
         }
-        while engine.stats().followed_bytes.get() > MAX_TEXT_BYTES {
+        while source.held_bytes().get() > MAX_TEXT_BYTES {
             sleep(LOOK_EVERY).await;
         }
         let Some(feed) = feed.upgrade() else { return };
-        if let Err(problem) = feed.look(engine).await {
+        if let Err(problem) = feed.look(source).await {
             // The job may have been removed from the archive, or this node does not serve: both end the feed.
             let name = if problem.code == Refusal::UnknownJob.kind().code() { "end" } else { "error" };
             let data = serde_json::to_vec(&problem).expect("a problem is plain data");
@@ -208,48 +217,83 @@ async fn run(app: &App, job: JobId, feed: &Weak<Feed>, mut left: oneshot::Receiv
     }
 }
 
-struct Text {
-    json: String,
-    is_terminal: bool,
+fn text_of(shown: &Job) -> String {
+    let json = serde_json::to_string(shown).expect("a job is plain data");
+    // A result is shown as it was written, line breaks included; inside JSON those are mere space.
+    json.replace(['\r', '\n'], " ")
 }
 
-fn text_of(view: &JobView, damaged: &[DamagedContent]) -> Text {
-    let job = job_with_damage(view, Detail::Brief, damaged);
-    let json = serde_json::to_string(&job).expect("a job is plain data");
-    // A result is shown as it was written, line breaks included; inside JSON those are mere space.
-    Text { json: json.replace(['\r', '\n'], " "), is_terminal: view.state.is_terminal() }
+impl Source for App {
+    type Bell = Watch;
+
+    async fn look(&self, job: JobId, looks: &Arc<AtomicU64>) -> Result<Look, Problem> {
+        let (engine, looks) = (&self.engine, looks.clone());
+        let read = engine.read(move |view| (looks.fetch_add(1, Ordering::Relaxed) + 1, view.manager.job(job)));
+        let (number, mut view) = match read.await? {
+            (number, Some(view)) => (number, view),
+            // The job has left memory, and does not change any more.
+            (_, None) => (u64::MAX, without_contents(engine, job).await?),
+        };
+        let is_terminal = view.state.is_terminal();
+        let damaged = match is_terminal {
+            true => engine.fetch_results(&mut view, MAX_RESULT_BYTES).await?,
+            false => Vec::new(),
+        };
+        let is_running = view.workflows.iter().any(|workflow| workflow.state.is_held());
+        Ok(Look { number, shown: job_with_damage(&view, Detail::Brief, &damaged), is_terminal, is_running })
+    }
+
+    fn bell(&self, job: JobId) -> Watch {
+        self.engine.watch(job)
+    }
+
+    async fn rung(bell: &Watch) {
+        bell.changed().await;
+    }
+
+    fn held_bytes(&self) -> &Counter {
+        &self.engine.stats().followed_bytes
+    }
+
+    fn load(&self) -> OverloadLevel {
+        self.engine.load()
+    }
+
+    async fn drained(&self) {
+        Self::drained(self).await;
+    }
 }
 
 impl Newest {
-    fn says(&self, text: &Text) -> bool {
+    fn says(&self, text: &str) -> bool {
         match &self.news {
-            News::Job(known) | News::Ended(known) => known == text.json.as_bytes(),
+            News::Job(known) | News::Ended(known) => known == text.as_bytes(),
             News::Over(..) => false,
         }
     }
 }
 
 /// A text that is counted for as long as somebody holds it.
-struct Counted {
+struct Counted<S: Source> {
     text: String,
-    engine: Engine,
+    source: S,
 }
 
-impl Counted {
-    fn bytes(engine: Engine, text: String) -> Bytes {
-        engine.stats().followed_bytes.add(text.len() as u64);
-        Bytes::from_owner(Self { text, engine })
+impl<S: Source> Counted<S> {
+    fn bytes(source: S, text: String) -> Bytes {
+        source.held_bytes().add(text.len() as u64);
+        Bytes::from_owner(Self { text, source })
     }
 }
 
-impl AsRef<[u8]> for Counted {
+impl<S: Source> AsRef<[u8]> for Counted<S> {
     fn as_ref(&self) -> &[u8] {
         self.text.as_bytes()
     }
 }
 
-impl Drop for Counted {
+impl<S: Source> Drop for Counted<S> {
     fn drop(&mut self) {
-        self.engine.stats().followed_bytes.sub(self.text.len() as u64);
+        self.source.held_bytes().sub(self.text.len() as u64);
     }
 }

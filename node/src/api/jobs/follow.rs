@@ -23,7 +23,7 @@ use super::super::access::{Access, Connection};
 use super::super::may::{May, Read};
 use super::super::params::JobPath;
 use super::super::problem::Problem;
-use super::feed::{Feed, Feeds, Newest, News};
+use super::feed::{Feed, Feeds, Newest, News, Source};
 use super::read::without_contents;
 
 /// A comment, so that nobody in between takes a quiet stream for a dead one.
@@ -43,7 +43,7 @@ impl Followers {
         Self { places: Arc::new(Semaphore::new(count)), feeds: Feeds::default() }
     }
 
-    fn join(&self) -> Result<OwnedSemaphorePermit, Problem> {
+    pub(crate) fn join(&self) -> Result<OwnedSemaphorePermit, Problem> {
         self.places.clone().try_acquire_owned().map_err(|_| {
             let detail = "as many as may are waiting for jobs here; ask again later, or without waiting";
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
@@ -93,15 +93,26 @@ pub async fn events(
     connection: Option<Extension<Connection>>,
     JobPath(job): JobPath,
 ) -> Result<Response, Problem> {
+    stream(app, followers, access, connection, job).await
+}
+
+/// News of a job as server-sent events.
+pub(crate) async fn stream<S: Source>(
+    source: S,
+    followers: Followers,
+    access: Access,
+    connection: Option<Extension<Connection>>,
+    job: JobId,
+) -> Result<Response, Problem> {
     let place = followers.join()?;
-    let feed = followers.feeds.follow(&app, job).await?;
+    let feed = followers.feeds.follow(&source, job).await?;
     // One piece at a time: what is not taken is not kept here.
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         let _place = place;
         let connection = connection.map(|Extension(connection)| connection);
         let stream = Stream { newest: feed.subscribe(), _feed: feed, sender };
-        if stream.run(&app, &access).await == Err(Gone::DoesNotRead)
+        if stream.run(&source, &access).await == Err(Gone::DoesNotRead)
             && let Some(connection) = connection
         {
             connection.cut();
@@ -126,7 +137,7 @@ enum Gone {
 }
 
 impl Stream {
-    async fn run(mut self, app: &App, access: &Access) -> Result<(), Gone> {
+    async fn run(mut self, source: &impl Source, access: &Access) -> Result<(), Gone> {
         let sender = self.sender.clone();
         tokio::select! {
             biased;
@@ -137,7 +148,7 @@ impl Stream {
                 say(&sender, "error", data.into()).await
             }
             told = self.tell() => told,
-            () = app.drained() => Ok(()),
+            () = source.drained() => Ok(()),
         }
     }
 

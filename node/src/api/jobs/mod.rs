@@ -13,7 +13,7 @@ pub mod cancel_where;
 pub mod command;
 pub mod dead_letters;
 pub mod explain;
-mod feed;
+pub(crate) mod feed;
 pub(crate) mod filter;
 pub mod follow;
 pub mod ledger;

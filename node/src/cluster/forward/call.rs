@@ -1,7 +1,5 @@
 //! A call that may be sent more than once.
 
-use std::sync::Arc;
-
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::header::{self, HeaderName};
@@ -13,15 +11,13 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use onward_api::cluster::FORWARDED;
 use onward_proto::MAX_FRAME_BYTES;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::links::Lane;
 use super::repeat::is_repeatable;
 use super::target::Target;
+use crate::byte_room::{ByteRoom, TakenRoom};
 use crate::grpc;
 
-/// The unit of room: a semaphore has no place for more bytes than 32 bits can say.
-const UNIT: usize = 1 << 10;
 /// Size of all bodies together that are kept in case they have to be sent again.
 const MAX_KEPT_BYTES: usize = 128 << 20;
 /// A frame of gRPC with what is in front of it.
@@ -40,20 +36,9 @@ const OF_CONNECTION: [HeaderName; 8] = [
     header::ORIGIN,
 ];
 
-/// The room for bodies that are kept. Clones share it.
-#[derive(Clone, Debug)]
-pub(super) struct BodyRoom(Arc<Semaphore>);
-
-impl Default for BodyRoom {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_KEPT_BYTES / UNIT)))
-    }
-}
-
-impl BodyRoom {
-    fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.0.clone().try_acquire_many_owned(u32::try_from(bytes.div_ceil(UNIT)).ok()?).ok()
-    }
+/// The room for bodies that are kept.
+pub(super) fn room() -> ByteRoom {
+    ByteRoom::of(MAX_KEPT_BYTES)
 }
 
 /// A request as it came, to be carried out here or sent to the leader.
@@ -67,7 +52,7 @@ pub(super) struct Call {
 enum CallBody {
     Kept {
         bytes: Bytes,
-        _room: Option<OwnedSemaphorePermit>,
+        _room: Option<TakenRoom>,
     },
     /// A body that is sent as it comes, and once: none after that.
     Passing(Option<Body>),
@@ -76,7 +61,7 @@ enum CallBody {
 impl Call {
     /// Bodies that are short and whole are kept, if there is room for them. The API's were read within their limits
     /// before they come here. Refused if there is more of a message than there may be, or not all of it.
-    pub(super) async fn of(request: Request, prefix: &str, room: &BodyRoom) -> Result<Self, Response> {
+    pub(super) async fn of(request: Request, prefix: &str, room: &ByteRoom) -> Result<Self, Response> {
         let (parts, body) = request.into_parts();
         let path = whole_path(prefix, &parts.uri);
         if body.is_end_stream() {
@@ -93,8 +78,8 @@ impl Call {
         // One that is in memory already is not copied by this.
         let read = Limited::new(body, most).collect().await;
         let bytes = read.map_err(|error| grpc::unreadable(&*error))?.to_bytes();
-        let kept = place.split(bytes.len().div_ceil(UNIT).min(place.num_permits()));
-        Ok(Self { parts, path, body: CallBody::Kept { bytes, _room: kept } })
+        place.shrink_to(bytes.len());
+        Ok(Self { parts, path, body: CallBody::Kept { bytes, _room: Some(place) } })
     }
 
     pub(super) fn is_forwarded(&self) -> bool {

@@ -45,10 +45,11 @@ use super::leader::{LeaderAddress, LeaderView};
 use crate::api::access::{Access, Connection};
 use crate::api::json::Json;
 use crate::api::problem::Problem;
+use crate::byte_room::ByteRoom;
 use crate::engine::Counter;
 use crate::gossip::GossipHandle;
 use crate::grpc;
-use call::{BodyRoom, Call};
+use call::Call;
 use links::{Lane, Link, Links, NoLink};
 use relay::relay;
 use target::Target;
@@ -91,7 +92,7 @@ struct Inner {
     mark: HeaderValue,
     view: watch::Receiver<LeaderView>,
     draining: watch::Receiver<bool>,
-    room: BodyRoom,
+    room: ByteRoom,
     /// Links to the node that leads, as far as it is known.
     links: Mutex<Option<(LeaderAddress, Arc<Links>)>>,
     counts: ForwardCounts,
@@ -166,7 +167,7 @@ impl Forwarder {
     pub(crate) fn new(member: Member, view: watch::Receiver<LeaderView>, draining: watch::Receiver<bool>) -> Self {
         // A name need not be fit for a header; that there is a mark is what counts.
         let mark = HeaderValue::from_str(&member.name).unwrap_or_else(|_| HeaderValue::from_static("1"));
-        let (room, counts) = (BodyRoom::default(), ForwardCounts::default());
+        let (room, counts) = (call::room(), ForwardCounts::default());
         Self(Arc::new(Inner { member, mark, view, draining, room, links: Mutex::default(), counts }))
     }
 

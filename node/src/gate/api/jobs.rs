@@ -10,7 +10,7 @@ use onward_api::command::{CancelAnswer, Extend, ExtendAnswer, Nothing};
 use onward_api::job::{Job, JobList};
 use onward_api::ledger::Ledger;
 use onward_api::submit::{BatchAnswer, BatchSubmitted, SubmitAnswer, SubmitBatch, SubmitJob};
-use onward_core::gate::JobView;
+use onward_core::gate::{JobView, TargetView};
 use onward_core::ids::JobId;
 use onward_core::input::Submission;
 use onward_core::job::Draft;
@@ -23,11 +23,12 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::filter::{EXAMINED_PER_READ, Written};
-use super::follow::{Followers, wait_until_ended};
+use super::follow::wait_until_ended;
 use super::{GateApp, shape};
 use crate::api::access::Connection;
 use crate::api::answers::Answers;
 use crate::api::jobs::command::request_id;
+use crate::api::jobs::follow::Followers;
 use crate::api::jobs::request::{add_idempotency_key, add_trace, draft};
 use crate::api::jobs::submit::{at_index, check_exec, parse_batch};
 use crate::api::json::{Json, JsonText};
@@ -152,12 +153,15 @@ pub struct GetQuery {
 /// List jobs, the newest first.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(ListQuery),
     responses((status = 200, body = JobList),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
 pub async fn list(
     _: May<Read>,
     State(app): State<GateApp>,
+    Extension(answers): Extension<Answers>,
+    connection: Option<Extension<Connection>>,
     Params(query): Params<ListQuery>,
-) -> Result<Json<JobList>, Problem> {
+) -> Result<Response, Problem> {
     let limit = page_size(query.limit)?;
     let mut cursor = query.cursor.as_deref().map(|text| JobId::parse(text).ok_or_else(bad_cursor)).transpose()?;
     let ListQuery { state, kind, queue, tag, datacenter, not_moving_s, since_s, limit: _, cursor: _ } = query;
@@ -170,11 +174,24 @@ pub async fn list(
         jobs.append(&mut found);
         examined += EXAMINED_PER_READ;
         if jobs.len() == limit || examined >= EXAMINED_PER_PAGE || next.is_none() {
+            let room = answers.room(jobs.iter().map(weight).sum())?;
             let jobs = jobs.iter().map(shape::job).collect();
-            return Ok(Json(JobList { jobs, next_cursor: next.map(|job| job.to_string()) }));
+            let list = JobList { jobs, next_cursor: next.map(|job| job.to_string()) };
+            return Ok(room.answer(&list, connection.map(|Extension(connection)| connection)));
         }
         cursor = next;
     }
+}
+
+/// About how many bytes a job in a list has, without results that lie in the store.
+fn weight(view: &JobView) -> usize {
+    /// A result is shown for its datacenter, and among the results.
+    const SHOWN: usize = 2;
+    let of_target = |target: &TargetView| {
+        let result = target.end.as_ref().and_then(|end| end.result.as_ref());
+        256 + result.filter(|result| result.as_stored().is_none()).map_or(0, |result| SHOWN * result.len())
+    };
+    1_024 + view.targets.iter().map(of_target).sum::<usize>()
 }
 
 /// Look at one job; with `wait_s`, when it has ended.
@@ -196,7 +213,7 @@ pub async fn get(
         _ => view_of(&app.engine, job).await?,
     };
     let room = answers.room(4_096 + result_bytes(&view).min(MAX_CONTENT_BYTES))?;
-    fetch_results(&app.engine, &mut view).await?;
+    fetch_results(&app.engine, &mut view, MAX_CONTENT_BYTES).await?;
     Ok(room.answer(&shape::job(&view), connection.map(|Extension(connection)| connection)))
 }
 
@@ -205,9 +222,9 @@ fn result_bytes(view: &JobView) -> usize {
     ends.map(Payload::len).sum()
 }
 
-/// Puts the bytes of results into the view, if all of them together are not too many.
-pub(super) async fn fetch_results(engine: &GateEngine, view: &mut JobView) -> Result<(), Problem> {
-    if result_bytes(view) > MAX_CONTENT_BYTES {
+/// Puts the bytes of results into the view, if all of them together are at most so many.
+pub(super) async fn fetch_results(engine: &GateEngine, view: &mut JobView, max: usize) -> Result<(), Problem> {
+    if result_bytes(view) > max {
         return Ok(());
     }
     let job = view.job.id;

@@ -21,9 +21,9 @@ use tokio::sync::watch;
 
 use super::GateEngine;
 use crate::api::answers::Answers;
+use crate::api::jobs::follow::Followers;
 use crate::api::problem::Problem;
 use crate::gossip::GossipHandle;
-use follow::Followers;
 
 /// Bytes of a job: a few large payloads, or many small ones.
 const JOB_BYTES: usize = 8 << 20;
