@@ -22,6 +22,10 @@ impl Attempt for Context {
         self.progress_note(done, None, note);
     }
 
+    fn note(&self, note: &str) {
+        Self::note(self, note);
+    }
+
     fn deadline(&self) -> Option<Duration> {
         Some(Self::deadline(self))
     }
