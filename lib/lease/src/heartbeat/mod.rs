@@ -148,7 +148,7 @@ impl Heartbeat {
     /// [reported](Self::progress).
     pub fn next_unit(&self) -> u64 {
         let next = |done: u64| done.max(1).saturating_add(1);
-        let before = self.node.done.fetch_update(Ordering::AcqRel, Ordering::Acquire, |done| Some(next(done)));
+        let before = self.node.done.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |done| Some(next(done)));
         next(before.expect("there always is a next one")) - 1
     }
 
