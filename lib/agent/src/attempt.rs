@@ -9,7 +9,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use onward_lease::heartbeat::Observer;
+use onward_lease::heartbeat::{Beat, Observer};
 use onward_lease::{CancelWhy, Delivery, Heartbeat};
 use sha2::{Digest as _, Sha256};
 
@@ -20,10 +20,16 @@ pub const NOTE_BYTES: usize = 256;
 pub trait Attempt: Send + Sync + 'static {
     fn heartbeat(&self) -> &Heartbeat;
 
-    /// Units done so far, with a note of at most [`NOTE_BYTES`] for people. Only a higher number is a forward step.
+    /// Units done so far, with a note of at most [`NOTE_BYTES`] for people. Only a higher number is a forward step. It must
+    /// reach the heartbeat, whose watermark all runs of the attempt and its handler share.
     fn progress(&self, done: u64, note: &str) {
         let _ = note;
         self.heartbeat().progress(done, None);
+    }
+
+    /// A note of at most [`NOTE_BYTES`] for people, where there is somebody to read it. It says nothing of progress.
+    fn note(&self, note: &str) {
+        let _ = note;
     }
 
     /// The time left until the deadline of the job, if it has one.
@@ -90,7 +96,6 @@ pub(crate) struct Pulse {
     attempt: Arc<dyn Attempt>,
     pub heartbeat: Heartbeat,
     beats: Arc<AtomicU64>,
-    watermark: Arc<AtomicU64>,
     /// Whether progress inside of the call is a forward step of the agent.
     counts: bool,
     _counting: Arc<Observer>,
@@ -100,40 +105,47 @@ impl Pulse {
     /// The pulse of a whole run: cancelled, it cancels all of its calls.
     pub fn new(attempt: Arc<dyn Attempt>) -> Self {
         let heartbeat = attempt.heartbeat().child();
-        Self::with(attempt, heartbeat, Arc::default(), true)
+        Self::with(attempt, heartbeat, true)
     }
 
     /// The pulse of another call of the same agent. If the call does not count, its progress is no more than a beat.
     pub fn call(&self, counts: bool) -> Self {
-        Self::with(self.attempt.clone(), self.heartbeat.child(), self.watermark.clone(), counts)
+        Self::with(self.attempt.clone(), self.heartbeat.child(), counts)
     }
 
-    fn with(attempt: Arc<dyn Attempt>, heartbeat: Heartbeat, watermark: Arc<AtomicU64>, counts: bool) -> Self {
+    fn with(attempt: Arc<dyn Attempt>, heartbeat: Heartbeat, counts: bool) -> Self {
         let beats = Arc::new(AtomicU64::new(0));
         let counted = beats.clone();
-        let counting = heartbeat.observe(move |_| {
-            counted.fetch_add(1, Ordering::Relaxed);
+        let counting = heartbeat.observe(move |beat| {
+            if matches!(beat, Beat::Beat | Beat::Progress { .. }) {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
         });
-        Self { attempt, heartbeat, beats, watermark, counts, _counting: Arc::new(counting) }
+        Self { attempt, heartbeat, beats, counts, _counting: Arc::new(counting) }
     }
 
     /// A forward step of the agent, and a beat; only a beat in a call that does not count, and nothing in one that is over.
+    #[track_caller]
     pub fn step(&self, note: &str) {
-        self.heartbeat.beat();
         if self.counts && !self.heartbeat.is_detached() {
-            let done = self.watermark.fetch_add(1, Ordering::Relaxed) + 1;
-            self.attempt.progress(done, note);
+            // Of all runs of the attempt, and of its handler: a number that another one has reached already is no step.
+            self.attempt.progress(self.attempt.heartbeat().next_unit(), note);
         }
+        // Last, so that the place that is remembered is the caller's.
+        self.heartbeat.beat();
     }
 
-    /// Says the watermark again, with a new note.
+    /// A new note, which is no step.
     pub fn note(&self, note: &str) {
-        self.attempt.progress(self.watermark.load(Ordering::Relaxed), note);
+        self.attempt.note(note);
     }
 
-    /// Progress begins where an earlier attempt ended.
-    pub fn resume_at(&self, done: u64) {
-        self.watermark.fetch_max(done, Ordering::Relaxed);
+    /// Progress begins where an earlier attempt ended. A run that is gone on with within the attempt has made its steps.
+    pub fn resume_at(&self, done: u64, note: &str) {
+        match self.attempt.heartbeat().watermark() {
+            Some((known, _)) if known >= done => self.attempt.note(note),
+            _ => self.attempt.progress(done, note),
+        }
     }
 
     /// Ends the call, or the run, with the value: what still runs of it then renews nothing and makes no step.
@@ -162,6 +174,6 @@ impl Drop for Scope {
 
 impl fmt::Debug for Pulse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pulse").field("beats", &self.beats).field("watermark", &self.watermark).finish_non_exhaustive()
+        f.debug_struct("Pulse").field("beats", &self.beats).finish_non_exhaustive()
     }
 }

@@ -5,13 +5,15 @@ use std::collections::VecDeque;
 
 use crate::attempt::NOTE_BYTES;
 use crate::budget::{Budget, Spent, Usage};
-use crate::model::{Answer, Call, Message};
+use crate::model::{Answer, Call, Message, given_back};
 use crate::novelty::{Novelty, REPEATS_UNTIL_TOLD, Repeat, cut, quoted, shown};
 use crate::session::{Entry, Event};
 
 /// Calls that a note tells of.
 const SHOWN_CALLS: usize = 3;
 const SHOWN_BYTES: usize = 70;
+/// Bytes of a note that say what is done now.
+const DOING_BYTES: usize = 100;
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -165,12 +167,23 @@ impl History {
 
     /// A note for people: the turn, and the last calls.
     pub fn note(&self) -> String {
+        self.note_of(self.spent.turns, "")
+    }
+
+    /// A note of this turn, and of what is done in it now.
+    pub fn note_of(&self, turn: u32, doing: &str) -> String {
+        let doing = if doing.is_empty() { String::new() } else { format!(": {}", cut(doing, DOING_BYTES)) };
         let recent: Vec<&str> = self.recent.iter().rev().map(String::as_str).collect();
         let calls = if recent.is_empty() { String::new() } else { format!("; last: {}", recent.join(", ")) };
-        cut(&format!("turn {}{calls}", self.spent.turns), NOTE_BYTES).to_owned()
+        cut(&format!("turn {turn}{doing}{calls}"), NOTE_BYTES).to_owned()
     }
 }
 
+/// The length of a message as it is sent: not all thoughts are.
 fn bytes_of(message: &Message) -> usize {
-    serde_json::to_string(message).map_or(0, |text| text.len())
+    let text = match message {
+        Message::Assistant(answer) => serde_json::to_string(&given_back(answer, false)),
+        other => serde_json::to_string(other),
+    };
+    text.map_or(0, |text| text.len())
 }

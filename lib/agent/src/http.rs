@@ -20,9 +20,11 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+/// For the lookup of a name, and for each of its addresses: one that is silent leaves time for the next.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 const MAX_URL_BYTES: usize = 8 << 10;
 
@@ -201,10 +203,9 @@ pub(crate) async fn send(
     url: &Url,
     mut request: Request<Full<Bytes>>,
     reach: &dyn Reach,
+    trust: &Trust,
 ) -> Result<Response, HttpError> {
-    let failed = |error| HttpError::Connect { host: url.authority(), error };
-    let late = |_| failed(io::Error::new(io::ErrorKind::TimedOut, format!("not within {CONNECT_WITHIN:?}")));
-    let stream = timeout(CONNECT_WITHIN, connect(url, reach)).await.map_err(late)??;
+    let stream = connect(url, reach, trust).await?;
     *request.uri_mut() = url.path.parse().map_err(|_| HttpError::NotAUrl(url.to_string()))?;
     let host = url.host_header().parse().map_err(|_| HttpError::NotAUrl(url.to_string()))?;
     request.headers_mut().insert(HOST, host);
@@ -220,45 +221,93 @@ pub(crate) async fn send(
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-async fn connect(url: &Url, reach: &dyn Reach) -> Result<Box<dyn Stream>, HttpError> {
+async fn connect(url: &Url, reach: &dyn Reach, trust: &Trust) -> Result<Box<dyn Stream>, HttpError> {
+    let failed = |error| HttpError::Connect { host: url.authority(), error };
+    let found = timeout(CONNECT_WITHIN, lookup_host((url.host.as_str(), url.port))).await;
+    let addresses = found.map_err(|_| failed(late())).and_then(|found| found.map_err(failed))?;
+    connect_to_first(url, addresses, reach, trust).await
+}
+
+/// Connects to the first of these addresses that is allowed and answers.
+async fn connect_to_first(
+    url: &Url,
+    addresses: impl Iterator<Item = SocketAddr>,
+    reach: &dyn Reach,
+    trust: &Trust,
+) -> Result<Box<dyn Stream>, HttpError> {
     let failed = |error| HttpError::Connect { host: url.authority(), error };
     let refused = |address: IpAddr| HttpError::Refused { host: url.authority(), address };
+    let name = url.is_tls.then(|| ServerName::try_from(url.host.clone())).transpose();
+    let name = name.map_err(|_| HttpError::NotAUrl(url.to_string()))?;
     let mut last = failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for address in lookup_host((url.host.as_str(), url.port)).await.map_err(failed)? {
+    for address in addresses {
         if !reach.allows(address) {
             last = refused(address.ip());
             continue;
         }
-        let stream = match TcpStream::connect(address).await {
-            Ok(stream) => stream,
-            Err(error) => {
-                last = failed(error);
-                continue;
+        let opened = timeout(CONNECT_WITHIN, async {
+            let stream = TcpStream::connect(address).await.map_err(Attempted::Next)?;
+            let connected = stream.peer_addr().map_err(Attempted::End)?;
+            if !reach.allows(connected) {
+                return Err(Attempted::Refused(connected.ip()));
             }
-        };
-        let connected = stream.peer_addr().map_err(failed)?;
-        if !reach.allows(connected) {
-            return Err(refused(connected.ip()));
+            stream.set_nodelay(true).map_err(Attempted::End)?;
+            let Some(name) = name.clone() else { return Ok(Box::new(stream) as Box<dyn Stream>) };
+            let tls = TlsConnector::from(trust.0.clone()).connect(name, stream).await.map_err(Attempted::End)?;
+            Ok(Box::new(tls) as Box<dyn Stream>)
+        });
+        match opened.await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(Attempted::Next(error))) => last = failed(error),
+            Ok(Err(Attempted::End(error))) => return Err(failed(error)),
+            Ok(Err(Attempted::Refused(address))) => return Err(refused(address)),
+            Err(_) => last = failed(late()),
         }
-        stream.set_nodelay(true).map_err(failed)?;
-        if !url.is_tls {
-            return Ok(Box::new(stream));
-        }
-        let name = ServerName::try_from(url.host.clone()).map_err(|_| HttpError::NotAUrl(url.to_string()))?;
-        return Ok(Box::new(tls().connect(name, stream).await.map_err(failed)?));
     }
     Err(last)
 }
 
-fn tls() -> TlsConnector {
-    let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has the versions that it is built with")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
+/// The reason why an address gave no connection.
+enum Attempted {
+    /// Another address may.
+    Next(io::Error),
+    End(io::Error),
+    Refused(IpAddr),
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("not within {CONNECT_WITHIN:?}"))
+}
+
+/// The authorities whose certificates are believed. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Trust(Arc<ClientConfig>);
+
+impl Trust {
+    /// The authorities that browsers trust.
+    pub fn public() -> Self {
+        Self::of(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() })
+    }
+
+    /// These certificates alone, in PEM.
+    pub fn only(pem: &[u8]) -> Result<Self, String> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(pem) {
+            let certificate = certificate.map_err(|error| error.to_string())?;
+            roots.add(certificate).map_err(|error| error.to_string())?;
+        }
+        if roots.is_empty() { Err("there is none in it".into()) } else { Ok(Self::of(roots)) }
+    }
+
+    fn of(roots: RootCertStore) -> Self {
+        let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has the versions that it is built with")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self(Arc::new(config))
+    }
 }
 
 #[cfg(test)]
@@ -345,10 +394,25 @@ mod tests {
             // Nobody is answered: whoever has said something is told that it is over.
             stream.read(&mut [0]).await.unwrap()
         };
-        let (answer, heard) = tokio::join!(send(&url, Request::new(Full::default()), &OnlyUnspecified), hear);
+        let trust = Trust::public();
+        let (answer, heard) = tokio::join!(send(&url, Request::new(Full::default()), &OnlyUnspecified, &trust), hear);
         let Err(error) = answer else { panic!("it answers") };
         let refused = IpAddr::from([127, 0, 0, 1]);
         assert!(matches!(error, HttpError::Refused { address, .. } if address == refused), "{error}");
         assert_eq!(heard, 0, "nothing was said to it");
+    }
+
+    /// In a time that passes at once where nothing else happens.
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_is_silent_leaves_time_for_the_next() {
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let addresses = [silent.local_addr().unwrap(), gone, silent.local_addr().unwrap()];
+        let url = Url::parse("https://silent.example/").unwrap();
+        let began = tokio::time::Instant::now();
+        let ended = connect_to_first(&url, addresses.into_iter(), &Anywhere, &Trust::public()).await;
+        let Err(error) = ended else { panic!("nobody answers") };
+        assert_eq!(error.to_string(), "no connection to silent.example:443: not within 10s");
+        assert_eq!(began.elapsed(), 2 * CONNECT_WITHIN, "each of both had its time");
     }
 }

@@ -1,8 +1,11 @@
 //! Checks JSON against a schema, as far as schemas of Rust types go.
 //!
-//! Known: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `items`, `minItems`, `maxItems`,
-//! `minimum`, `maximum`, `minLength`, `maxLength`, `anyOf`, `oneOf`, `allOf`, and `$ref` within the schema. Other words
-//! say nothing here; the type that the value is read into has the last word.
+//! Known: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`, `minProperties`, `maxProperties`,
+//! `items`, `prefixItems`, `uniqueItems`, `minItems`, `maxItems`, `minimum`, `maximum`, `exclusiveMinimum`,
+//! `exclusiveMaximum`, `multipleOf`, `minLength`, `maxLength`, `anyOf`, `oneOf`, `allOf`, and `$ref` within the schema.
+//!
+//! Other words say nothing here, such as `pattern`, `format`, `patternProperties` and `not`; the type that the value is read
+//! into has the last word. So of `oneOf` more than one may fit: forms may differ by a word that is not known.
 
 use serde_json::{Map, Value};
 
@@ -46,9 +49,12 @@ impl Checker<'_> {
         match value {
             Value::Object(fields) => self.check_fields(schema, fields, at, depth),
             Value::Array(items) => {
-                let each = schema.get("items").unwrap_or(&Value::Null);
+                let first = schema.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+                let rest = schema.get("items").unwrap_or(&Value::Null);
                 let mut items = items.iter().enumerate();
-                items.try_for_each(|(n, item)| self.check(each, item, &format!("{at}[{n}]"), depth + 1))
+                items.try_for_each(|(n, item)| {
+                    self.check(first.get(n).unwrap_or(rest), item, &format!("{at}[{n}]"), depth + 1)
+                })
             }
             _ => Ok(()),
         }
@@ -120,6 +126,9 @@ fn check_bounds(schema: &Map<String, Value>, value: &Value, at: &str) -> Result<
         Value::Number(number) => (number.as_f64(), "minimum", "maximum", "be"),
         Value::String(text) => (Some(text.chars().count() as f64), "minLength", "maxLength", "have a length of"),
         Value::Array(items) => (Some(items.len() as f64), "minItems", "maxItems", "have a length of"),
+        Value::Object(fields) => {
+            (Some(fields.len() as f64), "minProperties", "maxProperties", "have a number of fields of")
+        }
         _ => return Ok(()),
     };
     let bound = |word: &str| schema.get(word).and_then(Value::as_f64);
@@ -133,7 +142,29 @@ fn check_bounds(schema: &Map<String, Value>, value: &Value, at: &str) -> Result<
     {
         return Err(format!("`{at}` must {what} at most {most}"));
     }
-    Ok(())
+    match value {
+        Value::Number(number) => check_number(number.as_f64().unwrap_or(0.0), bound, at),
+        Value::Array(items) if schema.get("uniqueItems") == Some(&Value::Bool(true)) => {
+            let is_new = |n: usize| !items[..n].contains(&items[n]);
+            if (0..items.len()).all(is_new) { Ok(()) } else { Err(format!("`{at}` must not have an item twice")) }
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_number(number: f64, bound: impl Fn(&str) -> Option<f64>, at: &str) -> Result<(), String> {
+    if let Some(least) = bound("exclusiveMinimum").filter(|least| number <= *least) {
+        return Err(format!("`{at}` must be more than {least}"));
+    }
+    if let Some(most) = bound("exclusiveMaximum").filter(|most| number >= *most) {
+        return Err(format!("`{at}` must be less than {most}"));
+    }
+    // A fraction such as 0.1 is not exact.
+    let is_multiple = |of: f64| of <= 0.0 || ((number / of) - (number / of).round()).abs() < 1e-9;
+    match bound("multipleOf").filter(|of| !is_multiple(*of)) {
+        Some(of) => Err(format!("`{at}` must be a multiple of {of}")),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -198,6 +229,40 @@ mod tests {
         ] {
             let error = check(&schema, &value, "output").expect_err(&value.to_string());
             assert!(error.contains(said), "{value}: {error}");
+        }
+    }
+
+    #[test]
+    fn words_that_no_rust_type_needs_are_checked_too() {
+        for (schema, good, bad, said) in [
+            (json!({ "exclusiveMinimum": 1 }), json!(1.1), json!(1), "must be more than 1"),
+            (json!({ "exclusiveMaximum": 1 }), json!(0.9), json!(1), "must be less than 1"),
+            (json!({ "multipleOf": 5 }), json!(-10), json!(7), "must be a multiple of 5"),
+            (json!({ "multipleOf": 0.1 }), json!(0.3), json!(0.35), "must be a multiple of 0.1"),
+            (json!({ "uniqueItems": true }), json!([1, "1"]), json!([1, 2, 1]), "must not have an item twice"),
+            (json!({ "uniqueItems": false }), json!([1, 1]), Value::Null, ""),
+            (json!({ "minProperties": 1 }), json!({ "a": 1 }), json!({}), "a number of fields of at least 1"),
+            (json!({ "maxProperties": 1 }), json!({}), json!({ "a": 1, "b": 2 }), "a number of fields of at most 1"),
+            (
+                json!({ "prefixItems": [{ "type": "string" }], "items": { "type": "integer" } }),
+                json!(["a", 1, 2]),
+                json!([1, 1]),
+                "`output[0]` must be of type string",
+            ),
+            (
+                json!({ "prefixItems": [{ "type": "string" }], "items": { "type": "integer" } }),
+                json!([]),
+                json!(["a", "b"]),
+                "`output[1]` must be of type integer",
+            ),
+            // Not known, so that neither form is told from the other.
+            (json!({ "oneOf": [{ "format": "date" }, { "pattern": "x" }] }), json!("y"), Value::Null, ""),
+        ] {
+            assert_eq!(check(&schema, &good, "output"), Ok(()), "{schema}");
+            if !said.is_empty() {
+                let error = check(&schema, &bad, "output").expect_err(&schema.to_string());
+                assert!(error.contains(said), "{schema}: {error}");
+            }
         }
     }
 

@@ -26,6 +26,14 @@ fn ten_turns(_: usize, asked: &Asked) -> Reply {
     }
 }
 
+/// One turn with two calls side by side, of which one must not be made twice, and an output.
+fn two_calls(_: usize, asked: &Asked) -> Reply {
+    match answers(asked) {
+        0 => calls(&[("refund", r#"{"number": 0}"#), ("search", r#"{"number": 1}"#)]),
+        _ => text("resolved"),
+    }
+}
+
 struct Place {
     server: Server,
     folder: tempfile::TempDir,
@@ -34,8 +42,12 @@ struct Place {
 
 impl Place {
     async fn new(sessions: &'static str) -> Self {
+        Self::with(sessions, ten_turns).await
+    }
+
+    async fn with(sessions: &'static str, script: fn(usize, &Asked) -> Reply) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self { server: Server::start(ten_turns).await, folder, sessions }
+        Self { server: Server::start(script).await, folder, sessions }
     }
 
     fn effects(&self) -> PathBuf {
@@ -175,6 +187,28 @@ async fn killed_in_mid_answer_it_asks_once_more() {
         assert!(spent.starts_with("11 turns") && spent.contains("about"), "killed in answer {turn}: {spent}");
     };
     stream::iter(0..TURNS).for_each_concurrent(8, in_answer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_with_two_calls_side_by_side_it_repeats_the_one_that_may_be_repeated() {
+    let at = |when: &'static str, number: usize| async move {
+        let place = Place::with("sessions", two_calls).await;
+        let killed = place.run(1, &format!("{when} {number}")).await;
+        assert!(was_killed(killed.status), "{when} {number}: {killed:?}");
+        let resumed = place.run(2, "").await;
+        assert_eq!(said(&resumed).0, "resolved", "{when} {number}");
+        let in_answer = when == "before" && [1, 7].contains(&number);
+        assert_eq!(place.server.asked().len(), 2 + usize::from(in_answer), "{when} {number}");
+        let done = effects(&place.effects());
+        let times = |call: usize| done.get(&call).copied().unwrap_or_default();
+        // From behind the entry that one is begun to before the entry that both have ended.
+        let is_open = (when, number) == ("after", 2) || (3..5).contains(&number) || (when, number) == ("before", 5);
+        let (refunds, searches) = if is_open { (0..=1, 1..=2) } else { (1..=1, 1..=1) };
+        assert!(refunds.contains(&times(0)) && searches.contains(&times(1)), "{when} {number}: {done:?}");
+    };
+    // Asked, answered, two begun, two ended, asked, answered.
+    let all = (0..8).flat_map(|number| [("before", number), ("after", number)]);
+    stream::iter(all).for_each_concurrent(8, |(when, number)| at(when, number)).await;
 }
 
 async fn frozen_at_entry(sessions: &'static str, entry: usize) {

@@ -89,8 +89,8 @@ async fn calls_are_spans_and_nothing_secret_is_logged() {
         }
     }
     // What people are shown of a running agent is stored by others.
-    assert_eq!(attempt.last_note(), "turn 1; last: read_file(path)");
-    let notes = format!("{:?}", attempt.progress.lock().unwrap());
+    assert_eq!(attempt.last_note(), "turn 2: asks the model; last: read_file(path)");
+    let notes = format!("{:?}", attempt.notes.lock().unwrap());
     for secret in ["sk-secret", "password-of-arguments", "text-of-answer", "prompt-of-user"] {
         assert!(!text.contains(secret) && !notes.contains(secret), "{secret}: {text} {notes}");
     }

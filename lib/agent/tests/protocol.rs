@@ -295,8 +295,50 @@ async fn an_endless_stream_ends_with_the_budget_the_length_or_the_deadline() {
         }
         Reply::Stream(pieces)
     };
-    let ran = run_with(drip, |agent| agent.deadline(Duration::from_millis(300)), |model| model).await;
-    assert!(matches!(ran.ended, Err(Stopped::Deadline)), "{:?}", ran.ended);
+    // One that drips for more than a minute and a half, and one that says nothing and would be waited for for two.
+    let hangs = |_: usize, _: &Asked| Reply::Stream(vec![Piece::Hang]);
+    let deadline = Duration::from_millis(300);
+    for script in [drip as fn(usize, &Asked) -> Reply, hangs] {
+        let began = Instant::now();
+        let ran = run_with(script, |agent| agent.deadline(deadline), |model| model).await;
+        assert!(matches!(ran.ended, Err(Stopped::Deadline)), "{:?}", ran.ended);
+        let took = began.elapsed();
+        assert!(took >= deadline && took < Duration::from_secs(60), "{took:?}");
+    }
+}
+
+#[derive(serde::Deserialize, schemars::JsonSchema)]
+struct Verdict {
+    ok: bool,
+}
+
+#[tokio::test]
+async fn a_request_says_how_long_and_in_what_form_the_answer_may_be() {
+    let plain = run(|_, _| text("hello")).await;
+    let body = &plain.asked[0].body;
+    assert_eq!(body["stream_options"], json!({ "include_usage": true }));
+    for absent in ["response_format", "max_completion_tokens", "max_tokens", "temperature"] {
+        assert!(body.get(absent).is_none(), "{absent}: {body}");
+    }
+    // A bound that some model cannot answer with at all is not told.
+    for (most, told) in [(4_096, json!(4_096)), (4_097, Value::Null)] {
+        let script = |_: usize, _: &Asked| text("hello");
+        let limited = |agent: Agent| agent.budget(Budget::default().output_tokens(most));
+        let ran = run_with(script, limited, |model| model).await;
+        let body = &ran.asked[0].body;
+        assert_eq!((&body["max_completion_tokens"], &body["max_tokens"]), (&told, &Value::Null));
+        let older = |model: ChatCompletions| model.with_max_tokens_field().field("temperature", 0.5);
+        let ran = run_with(script, limited, older).await;
+        let body = &ran.asked[0].body;
+        assert_eq!((&body["max_completion_tokens"], &body["max_tokens"]), (&Value::Null, &told));
+        assert_eq!(body["temperature"], 0.5);
+    }
+    let server = Server::start(|_, _| text(r#"{"ok": true}"#)).await;
+    let agent = Agent::new(ChatCompletions::at(&server.url, "m").unwrap());
+    assert!(agent.run::<Verdict>(&TestAttempt::new(), "judge").await.unwrap().output.ok);
+    let format = &server.asked()[0].body["response_format"];
+    assert_eq!((&format["type"], &format["json_schema"]["name"]), (&json!("json_schema"), &json!("output")));
+    assert_eq!(format["json_schema"]["schema"]["required"], json!(["ok"]), "{format}");
 }
 
 #[tokio::test]
@@ -384,7 +426,84 @@ async fn what_a_provider_says_beyond_the_protocol_is_kept_and_given_back() {
                        "extra_content": { "google": { "thought_signature": "abc", "more": [1] } } });
     let message = json!({ "role": "assistant", "content": null, "tool_calls": [call], "vendor": { "a": 1, "b": 2 },
                           "extra_content": "last" });
+    let with = |name: &str, mut message: Value| {
+        message[name] = json!("hm");
+        message
+    };
+    let message = with("reasoning_content", message);
     assert_eq!(messages(&ran.asked[1])[1], message, "it is given back");
-    assert_eq!(ran.first_answer().await.1.message, message, "and in the session");
+    assert_eq!(ran.first_answer().await.1.message, with("reasoning", message), "and in the session");
     assert!(!ran.first_answer().await.1.usage.estimated, "it is no part of what is counted");
+}
+
+#[tokio::test]
+async fn thoughts_go_back_signed_or_with_the_calls_that_they_led_to() {
+    let thinks = |answer: Value, reason: &str| {
+        let signed = json!({ "type": "reasoning.text", "index": 0, "text": "hm", "signature": "abc" });
+        let delta = json!({ "reasoning_content": "hm", "reasoning": "hm", "reasoning_details": [signed] });
+        let all = [chunk(delta, None), chunk(answer, Some(reason))].map(Piece::Chunk);
+        Reply::Stream(all.into_iter().chain([usage(10, 5), Piece::Done]).collect())
+    };
+    let search = json!({ "index": 0, "id": "a", "function": { "name": "search", "arguments": "{\"q\": \"x\"}" } });
+    let script = move |n: usize, _: &Asked| match n {
+        0 => thinks(json!({ "tool_calls": [search] }), "tool_calls"),
+        1 => thinks(json!({ "content": "half of" }), "length"),
+        _ => text("done"),
+    };
+    for (forgets, with_calls, without) in
+        [(false, vec!["reasoning_content", "reasoning_details"], vec!["reasoning_details"]), (true, vec![], vec![])]
+    {
+        let change = |model: ChatCompletions| if forgets { model.without_thoughts() } else { model };
+        let ran = run_with(script.clone(), |agent| agent, change).await;
+        assert_eq!(ran.ended.as_deref().unwrap(), "done");
+        let last = messages(ran.asked.last().unwrap());
+        let thoughts = |message: &Value| -> Vec<String> {
+            let names = message.as_object().unwrap().keys();
+            names.filter(|name| name.starts_with("reasoning")).cloned().collect()
+        };
+        assert_eq!((thoughts(&last[1]), thoughts(&last[3])), (owned(&with_calls), owned(&without)));
+        let all = ["reasoning", "reasoning_content", "reasoning_details"];
+        assert_eq!(thoughts(&ran.first_answer().await.1.message), owned(&all), "the session has all");
+    }
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[tokio::test]
+async fn an_error_that_a_server_reports_before_its_answer_is_told_and_repeated_only_if_that_may_help() {
+    let refused: [(fn() -> Value, u16); 4] = [
+        (|| json!({ "message": "no such field", "type": "invalid_request_error", "code": null }), 400),
+        (|| json!({ "message": "too long", "code": "context_length_exceeded" }), 400),
+        (|| json!({ "message": "too long", "type": "exceed_context_size_error", "code": 413 }), 413),
+        (|| json!({ "message": "sk-secret is no key", "code": 401 }), 401),
+    ];
+    for (error, status) in refused {
+        let ran = run(move |_, _| Reply::Stream(vec![Piece::Chunk(json!({ "error": error() })), Piece::Done])).await;
+        let ModelError::Refused { status: seen, why } = ran.model_error() else { panic!("{:?}", ran.ended) };
+        assert_eq!((*seen, ran.asked.len()), (status, 1), "{why}");
+        let words = error()["message"].as_str().unwrap().replace("sk-secret", "[key]");
+        assert!(why.contains(&words) && !why.contains("sk-secret"), "{why}");
+        assert_eq!(ran.first_answer().await.1.usage, Default::default(), "it costs nothing");
+    }
+    let busy: [fn() -> Value; 3] = [
+        || json!({ "message": "busy for sk-secret", "type": "server_error" }),
+        || json!({ "message": "busy", "type": "invalid_request_error", "code": 429 }),
+        || json!("busy"),
+    ];
+    for (n, error) in busy.into_iter().enumerate() {
+        let tries = if n == 0 { 4 } else { 1 };
+        let ran = run(move |n, _| match n < tries {
+            true => Reply::Stream(vec![Piece::Chunk(json!({ "error": error() })), Piece::Done]),
+            false => text("here"),
+        })
+        .await;
+        if n > 0 {
+            assert_eq!((ran.ended.as_deref().ok(), ran.asked.len()), (Some("here"), 2), "{:?}", ran.ended);
+            continue;
+        }
+        let ModelError::Cut { why } = ran.model_error() else { panic!("{:?}", ran.ended) };
+        assert!(why.contains("busy for [key]") && ran.asked.len() == 4, "{why}");
+    }
 }

@@ -74,6 +74,38 @@ async fn a_run_that_stopped_is_gone_on_with_by_the_next() {
     agent.run_text(&attempt, "go").await.unwrap_err();
     assert_eq!(agent.run_text(&attempt, "go").await.unwrap().output, "paid");
     assert_eq!((paid.load(Ordering::SeqCst), model.asked().len()), (1, 3), "nothing is done twice");
+    assert_eq!(attempt.watermark(), 1, "nor is it a forward step twice");
+}
+
+/// Makes this many new calls, and ends.
+fn counting(calls: usize) -> Scripted {
+    Scripted::new(move |_, messages| match messages.len() / 2 {
+        n if n < calls => call("echo", &format!("{{\"n\": {n}}}")),
+        _ => say("done"),
+    })
+}
+
+#[tokio::test]
+async fn every_run_of_an_attempt_makes_forward_steps() {
+    let echo = |_: ToolContext, arguments: Value| async move { Ok::<_, ToolError>(arguments) };
+    let tool = Tool::with_schema("echo", "", serde_json::json!({}), echo);
+    let agent = Agent::new(counting(3)).tool(tool).sessions(Memory::new());
+    let attempt = TestAttempt::new();
+    for done in [3, 6] {
+        agent.run_text(&attempt, "go").await.unwrap();
+        assert_eq!(attempt.watermark(), done, "{:?}", attempt.progress);
+    }
+    let (one, other) = tokio::join!(agent.run_text(&attempt, "go"), agent.run_text(&attempt, "go"));
+    assert_eq!((one.unwrap().output, other.unwrap().output), ("done".into(), "done".into()));
+    assert_eq!(attempt.watermark(), 12, "{:?}", attempt.progress);
+    // What the handler itself has reported is below what comes next.
+    attempt.heartbeat.progress(100, 200);
+    agent.run_text(&attempt, "go").await.unwrap();
+    assert_eq!(attempt.watermark(), 103, "{:?}", attempt.progress);
+    // A later attempt begins with what is done.
+    let later = TestAttempt::with_fence(2);
+    agent.run_text(&later, "go").await.unwrap();
+    assert_eq!(later.watermark(), 3, "{:?}", later.progress);
 }
 
 #[tokio::test(start_paused = true)]

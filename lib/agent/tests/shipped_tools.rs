@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Stdio;
 
+use onward_agent::metrics::Kind;
 use onward_agent::tools::{Command, Files, HttpGet};
 use onward_agent::{Agent, CancelWhy, Memory, Sessions, Stopped, Tool, session::Event};
 use rig::server::{Piece, Reply, Server, calls};
@@ -19,6 +20,11 @@ use tokio::time::timeout;
 
 /// The answer of a tool to these arguments.
 async fn use_tool(tools: impl IntoIterator<Item = Tool>, name: &str, arguments: Value) -> String {
+    use_and_count(tools, name, arguments).await.0
+}
+
+/// The answer of a tool, and how often its call beat. The agent itself does so when it begins and when it ends.
+async fn use_and_count(tools: impl IntoIterator<Item = Tool>, name: &str, arguments: Value) -> (String, u64) {
     let sessions = Memory::new();
     let model = Scripted::of([call(name, &arguments.to_string()), say("done")]);
     let agent = tools.into_iter().fold(Agent::new(model).sessions(sessions.clone()), Agent::tool);
@@ -28,7 +34,28 @@ async fn use_tool(tools: impl IntoIterator<Item = Tool>, name: &str, arguments: 
         Event::ToolEnded { output, .. } => Some(output),
         _ => None,
     });
-    output.unwrap()
+    (output.unwrap(), agent.metrics().of(Kind::Tool, name).beats)
+}
+
+#[tokio::test]
+async fn a_program_that_prints_is_at_work_and_so_is_a_page_that_drips() {
+    let tools = || [Command::programs(["sh"]).tool()];
+    let run = |script: &str| json!({ "program": "sh", "arguments": ["-c", script] });
+    assert_eq!(use_and_count(tools(), "command", run("exit 0")).await.1, 2, "one that says nothing");
+    // At least one read of each of its outputs.
+    let (_, beats) = use_and_count(tools(), "command", run("echo out; echo err >&2")).await;
+    assert!(beats >= 2 + 2, "{beats} beats");
+
+    let server = Server::start(|_, asked| match asked.head.split(' ').nth(1).unwrap() {
+        "/from" => Reply::Plain(302, "location: /page\r\n".into(), String::new()),
+        _ => Reply::Stream((0..5).map(|_| Piece::Raw(b"drip ".to_vec())).collect()),
+    })
+    .await;
+    let url = format!("http://{}/from", server.address);
+    let tool = HttpGet::new().allow(server.address).tool();
+    let (given, beats) = use_and_count([tool], "http_get", json!({ "url": url })).await;
+    assert!(given.ends_with("drip drip drip drip drip "), "{given}");
+    assert!(beats >= 2 + 2 + 5, "{beats} beats: by each of two requests, and by each drop");
 }
 
 fn page(body: &str) -> Reply {

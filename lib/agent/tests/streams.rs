@@ -254,7 +254,9 @@ async fn a_model_that_thinks_aloud_is_at_work_and_its_thoughts_are_no_answer() {
         assert_eq!(ran.plain_beats(), 1 + 20 + 2 + 1, "{field}: each thought is a beat");
         let (_, answer) = ran.first_answer().await;
         assert_eq!(answer.usage.output_tokens, (20 * 9 + 4) / 4, "{field}: thoughts are paid for");
-        assert_eq!(answer.message, json!({ "role": "assistant", "content": "done" }), "{field}");
+        let thoughts = "hmm, hmm ".repeat(20);
+        let message = json!({ "role": "assistant", "content": "done", field: thoughts });
+        assert_eq!(answer.message, message, "{field}: the session has them");
 
         let endless = move |_: usize, _: &Asked| {
             Reply::Stream(vec![Piece::Endless(chunk(json!({ field: "x".repeat(4_000) }), None))])

@@ -43,8 +43,14 @@ async fn search(_: ToolContext, search: Search) -> Result<Vec<String>, ToolError
 }
 
 async fn refund(ctx: ToolContext, refund: Refund) -> Result<String, ToolError> {
-    // A payment service knows by the key that it has seen this call before.
-    Ok(format!("refunded {} cents for order {} ({})", refund.cents, refund.order, ctx.call_key()))
+    let cents = pay(ctx.call_key(), &refund).await?;
+    // Without the key: each call has another one, and a result that is always new hides that nothing is.
+    Ok(format!("refunded {cents} cents for order {}", refund.order))
+}
+
+/// Stands for a payment service, which knows by the key that it has seen this call before.
+async fn pay(_key: &str, refund: &Refund) -> Result<u32, ToolError> {
+    Ok(refund.cents)
 }
 
 pub fn agent(model: ChatCompletions, sessions: Folder) -> Agent {

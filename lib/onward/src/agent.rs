@@ -1,14 +1,18 @@
-//! Agents: everything of `onward_agent`, with a [`Context`] too as what an agent runs in; a [`crate::Delivery`] is by itself.
+//! Agents: everything of `onward_agent`. What an agent runs in is a [`crate::Delivery`], or with the feature `worker` a
+//! `Context`.
 //!
 //! The session of a job's workflow is named after both, so that every attempt at it finds the same. Its name is also in
 //! the checkpoint, beside what the handler itself keeps there.
 
+#[cfg(feature = "worker")]
 use core::time::Duration;
 
 pub use onward_agent::*;
 
+#[cfg(feature = "worker")]
 use crate::context::Context;
 
+#[cfg(feature = "worker")]
 impl Attempt for Context {
     fn heartbeat(&self) -> &Heartbeat {
         Self::heartbeat(self)
@@ -16,6 +20,10 @@ impl Attempt for Context {
 
     fn progress(&self, done: u64, note: &str) {
         self.progress_note(done, None, note);
+    }
+
+    fn note(&self, note: &str) {
+        Self::note(self, note);
     }
 
     fn deadline(&self) -> Option<Duration> {

@@ -166,12 +166,16 @@ impl Context {
     }
 
     /// [`progress`](Self::progress) with a word about it for people.
+    #[track_caller]
     pub fn progress_note(&self, done: u64, total: impl Into<Option<u64>>, note: &str) {
-        self.say(HandlerReport {
-            progress: Some((done, total.into())),
-            note: Some(note.into()),
-            ..HandlerReport::default()
-        });
+        self.note(note);
+        self.shared.heartbeat.progress(done, total);
+    }
+
+    /// A word for people, which says nothing of progress. A quiet section of the heartbeat goes on.
+    pub(crate) fn note(&self, note: &str) {
+        let quiet = self.shared.heartbeat.quiet_left();
+        self.say(HandlerReport { note: Some(note.into()), quiet, ..HandlerReport::default() });
     }
 
     /// Declares silence for at most `max`, for one call that cannot report. The next word ends it. The time is charged
@@ -216,8 +220,9 @@ impl Context {
         let assigned = self.assigned();
         let parts =
             Parts { session: left.session.as_deref().or(assigned.session), own: left.own.as_deref().or(assigned.own) };
+        let quiet = self.shared.heartbeat.quiet_left();
         // Under the lock: what is said last is what was left last.
-        self.say(HandlerReport { checkpoint: Some(parts.join().into()), ..HandlerReport::default() });
+        self.say(HandlerReport { checkpoint: Some(parts.join().into()), quiet, ..HandlerReport::default() });
     }
 
     /// The checkpoint of the last attempt.

@@ -81,6 +81,6 @@ struct Readme;
 struct Mailboxes;
 
 /// The examples of the page about agents run as tests, too.
-#[cfg(all(doctest, feature = "agent"))]
+#[cfg(all(doctest, feature = "agent", feature = "worker"))]
 #[doc = include_str!("../../../docs/agents.md")]
 struct Agents;

@@ -12,9 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use onward::agent::metrics::Kind;
+use onward::agent::session::Event;
 use onward::agent::tools::Command;
 use onward::agent::{
-    Agent, ChatCompletions, Decision, Effect, Folder, Memory, Sessions, Stopped, Tool, ToolContext, ToolError,
+    Agent, ChatCompletions, Decision, Effect, Folder, Memory, ModelError, Sessions, Stopped, Tool, ToolContext,
+    ToolError,
 };
 use onward::testing::{Attempt, Outcome};
 use onward::{Context, Failure, Worker};
@@ -62,7 +64,8 @@ async fn thirty_minutes_of_work_on_a_lease_of_five() {
     assert_eq!(kept, b"onward-agent-session:00000000-0000-0000-0000-000000000001-0");
     assert_eq!(ended.checkpoint(), None, "the handler itself left nothing");
     let notes: Vec<String> = ended.reports.into_iter().filter_map(|report| report.note).collect();
-    assert_eq!(notes.last().unwrap(), "turn 4; last: slow(n), slow(n), slow(n)");
+    assert_eq!(notes.first().unwrap(), "turn 1: asks the model");
+    assert_eq!(notes.last().unwrap(), "turn 5: asks the model; last: slow(n), slow(n), slow(n)");
 }
 
 /// Whether a process runs. A process that has ended may wait to be asked for its end.
@@ -293,7 +296,21 @@ async fn a_worker_that_was_killed_is_gone_on_from_by_another() {
     let asked = server.asked();
     assert_eq!(asked.len(), 4, "once for each answer, and once more for the one that it was killed in");
     assert_eq!(messages(&asked[2]), messages(&asked[3]), "it goes on from where the other was");
-    assert_eq!(messages(&asked[3])[5]["content"], format!("refunded 500 cents for order 7 ({id}-0.2.0)"));
+    assert_eq!(messages(&asked[3])[5]["content"], "refunded 500 cents for order 7");
+    let session = Folder::at(folder.path()).unwrap().open(&format!("{id}-0"), u64::MAX).await.unwrap();
+    let keys: Vec<&str> = session
+        .entries
+        .iter()
+        .filter_map(|entry| match &entry.event {
+            Event::ToolBegun { key, .. } => Some(key.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        keys,
+        [format!("{id}-0.1.0"), format!("{id}-0.2.0")],
+        "each call has a key of its own, and was begun once"
+    );
     second.kill().await.unwrap();
 }
 
@@ -315,7 +332,7 @@ async fn the_example_resolves_a_ticket_on_a_node() {
     let asked = server.asked();
     assert_eq!(messages(&asked[0])[0]["content"], "Resolve the ticket. Refund at most once.");
     assert_eq!(messages(&asked[2])[3]["content"], r#"["Order 3 came broken: refunded 500 cents."]"#);
-    assert_eq!(messages(&asked[2])[5]["content"], format!("refunded 500 cents for order 7 ({id}-0.2.0)"));
+    assert_eq!(messages(&asked[2])[5]["content"], "refunded 500 cents for order 7");
     assert_eq!(agent.metrics().of(Kind::Tool, "refund").calls, 1);
     working.finish().await.unwrap();
 }
@@ -339,7 +356,7 @@ async fn explain_shows_the_last_turns_of_a_running_agent() {
     let agent = Agent::new(model).tool(Tool::new("wait", "", wait)).sessions(sessions.clone());
     let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
     let id = world.client.submit(job("agent", "null")).await.unwrap();
-    let shown = "it says: turn 2; last: wait(n), wait(n)";
+    let shown = "it says: turn 3: runs wait(n); last: wait(n), wait(n)";
     let explained = async {
         loop {
             let explained: Value = world.client.get(&format!("/v1/jobs/{id}/explain")).await.unwrap();
@@ -383,4 +400,73 @@ async fn the_checkpoint_of_a_handler_and_the_pointer_to_its_session_stand_beside
     let second = second.run(handler(agent, "")).await;
     assert_eq!(second.outcome, Outcome::Succeeded("page 3".into()), "it finds what was its own");
     assert_eq!(second.checkpoint(), Some(&b"before"[..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_session_that_the_checkpoint_names_is_gone_on_from() {
+    let model = Scripted::new(|n, _| match n {
+        0 => call("slow", r#"{"n": 1}"#),
+        1 => Say::Fail(ModelError::Unavailable { why: "down".into(), retry_after: None }),
+        _ => say("done"),
+    });
+    let agent = Agent::new(model.clone()).tool(Tool::new("slow", "", slow)).sessions(Memory::new());
+    let mut before = rig::TestAttempt::new();
+    before.session = "other".into();
+    agent.run_text(&before, "go").await.unwrap_err();
+    let handler = |ctx: Context, (): ()| async move { Ok::<_, Failure>(agent.run_text(&ctx, "go").await?.session) };
+    let ended = Attempt::of("agent").number(2).checkpoint(b"onward-agent-session:other").run(handler).await;
+    assert_eq!(
+        (ended.outcome, ended.took),
+        (Outcome::Succeeded("other".into()), secs(0)),
+        "the call is not made again"
+    );
+    assert_eq!(model.asked()[2].len(), 3, "it is asked with what was said");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_run_of_a_handler_keeps_it_from_being_stuck() {
+    let model = Scripted::new(|_, messages| match messages.len() / 2 {
+        n if n < 3 => call("slow", &format!("{{\"n\": {n}}}")),
+        _ => say("done"),
+    });
+    let agent = Agent::new(model).tool(Tool::new("slow", "", slow)).sessions(Memory::new());
+    let handler = |ctx: Context, (): ()| async move {
+        ctx.progress(100, None);
+        agent.run_text(&ctx, "go").await?;
+        agent.run_text(&ctx, "go").await?;
+        let both = tokio::join!(agent.run_text(&ctx, "go"), agent.run_text(&ctx, "go"));
+        (both.0?, both.1?);
+        Ok::<_, Failure>(())
+    };
+    let ended = Attempt::of("agent").stuck_after(secs(100)).run(handler).await;
+    assert_eq!((&ended.outcome, ended.took), (&Outcome::Succeeded(Value::Null), secs(9 * 80)));
+    assert_eq!(ended.progress(), Some((112, None)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_section_goes_on_whatever_else_is_said() {
+    async fn quiet(ctx: ToolContext, number: Number) -> Result<u32, ToolError> {
+        let _quiet = ctx.quiet(secs(400));
+        sleep(secs(400)).await;
+        Ok(number.n)
+    }
+    for (calls, has_checkpoint) in [(vec!["quiet", "quick"], false), (vec!["quiet"], true)] {
+        let calls: Vec<(String, String)> =
+            calls.into_iter().map(|name| (name.to_owned(), r#"{"n": 1}"#.to_owned())).collect();
+        let quick = |_: ToolContext, number: Number| async move { Ok::<_, ToolError>(number.n) };
+        let agent = Agent::new(Scripted::of([Say::Calls(calls), say("done")]))
+            .tool(Tool::new("quiet", "", quiet))
+            .tool(Tool::new("quick", "", quick));
+        let handler = |ctx: Context, (): ()| async move {
+            let beside = async {
+                sleep(secs(10)).await;
+                if has_checkpoint {
+                    ctx.set_checkpoint("page 3");
+                }
+            };
+            Ok::<_, Failure>(tokio::join!(agent.run_text(&ctx, "go"), beside).0?.output)
+        };
+        let ended = Attempt::of("agent").stuck_after(secs(120)).run(handler).await;
+        assert_eq!((&ended.outcome, ended.took), (&Outcome::Succeeded("done".into()), secs(400)), "{ended:?}");
+    }
 }

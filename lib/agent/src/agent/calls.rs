@@ -9,9 +9,10 @@ use onward_lease::CancelWhy;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tracing::Instrument;
 use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
+use super::STOPS_WITHIN;
 use super::turns::Run;
 use crate::attempt::NOTE_BYTES;
 use crate::budget::Limit;
@@ -66,9 +67,13 @@ impl Run<'_> {
             }
             match self.plan(index, &open).await {
                 Plan::Tell(output) => {
+                    self.count_unmade(&open.call.name);
                     self.end_call(Ended { index, output, failed: true, polling: false }).await?;
                 }
-                Plan::Suspend(approval) => suspended.push(approval),
+                Plan::Suspend(approval) => {
+                    self.count_unmade(&open.call.name);
+                    suspended.push(approval);
+                }
                 Plan::Run(tool, arguments) => {
                     if !open.begun && !self.budget.allows_call(&self.history.spent) {
                         stopped = Some(Stopped::Budget { limit: Limit::ToolCalls, spent: self.spent() });
@@ -86,6 +91,17 @@ impl Run<'_> {
             None if suspended.is_empty() => Ok(()),
             None => Err(self.suspend(suspended)),
         }
+    }
+
+    /// A call that is not made is seen as one that failed at once. A model can make up any number of names of tools.
+    fn count_unmade(&self, name: &str) {
+        let is_known = self.settings.tools.iter().any(|tool| tool.spec().name == name);
+        let name = if is_known { name } else { "other" };
+        let one = CallCounts { calls: 1, failed: 1, ..CallCounts::default() };
+        let span = span_of(name);
+        one.record_in(&span);
+        span.record("failed", true);
+        self.settings.metrics.add(Kind::Tool, name, one);
     }
 
     /// People are told of each call that waits for them: where the agent runs, and in its log.
@@ -155,14 +171,8 @@ impl Run<'_> {
         };
         let (situation, metrics) = (self.situation.clone(), self.settings.metrics.clone());
         situation.lock().expect("nothing panics while it is held").running.push(what.clone());
-        let span = tracing::info_span!(
-            "tool_call",
-            name,
-            duration_ms = Empty,
-            beats = Empty,
-            extensions = Empty,
-            failed = Empty
-        );
+        self.pulse.note(&self.note());
+        let span = span_of(&name);
         let inner = span.clone();
         let ended = async move {
             // Dropped with the task, too: a thread that runs on renews nothing.
@@ -205,7 +215,7 @@ impl Run<'_> {
             return Err(self.situation.lock().expect("nothing panics while it is held").end(why));
         }
         let news = self.append(Event::ToolEnded { call: place(index), output, failed, polling }).await?;
-        let note = self.history.note();
+        let note = self.note();
         match news {
             News::NewCall => self.pulse.step(&note),
             News::Repeat(_) | News::None => self.pulse.note(&note),
@@ -214,7 +224,11 @@ impl Run<'_> {
     }
 }
 
-/// Runs a tool to its end, or up to its timeout. A panic is an end.
+fn span_of(name: &str) -> Span {
+    tracing::info_span!("tool_call", name, duration_ms = Empty, beats = Empty, extensions = Empty, failed = Empty)
+}
+
+/// Runs a tool to its end, or up to its timeout and a moment more, in which it may stop. A panic is an end.
 async fn run_tool(
     tool: &Tool,
     context: ToolContext,
@@ -222,7 +236,7 @@ async fn run_tool(
     timeout: Option<Instant>,
 ) -> Result<String, String> {
     let heartbeat = context.heartbeat().clone();
-    let call = AssertUnwindSafe(async { tool.start(context, arguments).await }).catch_unwind();
+    let mut call = Box::pin(AssertUnwindSafe(async { tool.start(context, arguments).await }).catch_unwind());
     // The tool itself says of an error what became of the call; nobody does where it did not come to its end.
     let unended = |why: String| match tool.effect {
         Effect::Once => format!("{why}; {UNKNOWN_END}"),
@@ -230,14 +244,18 @@ async fn run_tool(
     };
     tokio::select! {
         biased;
-        ended = call => match ended {
+        ended = &mut call => match ended {
             Ok(ended) => ended.map_err(|error| error.to_string()),
             Err(panic) => Err(unended(format!("the tool panicked: {}", panic_text(&*panic)))),
         },
         () = reach(timeout) => {
             heartbeat.cancel(CancelWhy::TimedOut);
-            // Not how long it really took: that is never the same, and would make a repeat look new.
-            Err(unended(format!("the tool did not end within {:?}", tool.timeout)))
+            // It is told, and has a moment to stop.
+            match tokio::time::timeout(STOPS_WITHIN, call).await {
+                Ok(Ok(Ok(output))) => Ok(output),
+                // Not how long it really took: that is never the same, and would make a repeat look new.
+                _ => Err(unended(format!("the tool did not end within {:?}", tool.timeout))),
+            }
         }
     }
 }

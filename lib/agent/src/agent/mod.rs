@@ -27,7 +27,7 @@ use crate::stopped::{Finished, Stopped};
 use crate::tool::{AnyPolicy, Decision, Requested, Resources, Tool};
 use turns::Run;
 
-/// The time that tools have to stop. An Onward worker drops what is still there after ten seconds.
+/// The time that tools have to stop, when the run must end and when their own time is over. An Onward worker drops what is still there after ten seconds.
 const STOPS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A model with tools, limits, and a place for its sessions. Cheap to clone.
@@ -152,8 +152,9 @@ impl Agent {
 
     /// Names the runs of this agent within an attempt, so that a later attempt finds the session of each: for handlers with
     /// several runs of which the order is not always the same. Two runs with one name in one attempt are one run: the
-    /// second gets the output of the first, and is refused while the first is under way. Runs without a name are told apart by their order; one that stopped is gone on
-    /// with by the next.
+    /// second gets the output of the first, and is refused while the first is under way. That is seen by an agent and its
+    /// clones: two agents that were made apart and share their sessions must not use one name at a time. Runs without a name
+    /// are told apart by their order; one that stopped is gone on with by the next.
     pub fn named(self, name: impl Into<String>) -> Self {
         self.with(|settings| settings.name = Some(name.into()))
     }
@@ -167,6 +168,11 @@ impl Agent {
     ///
     /// If the session of the attempt has entries, the run goes on from the last of them, and the prompt is the one that
     /// it began with. The output is checked against the schema of `T`; what does not fit is told to the model.
+    ///
+    /// Of a schema's words these are checked: `type`, `enum`, `const`, `properties`, `required`, `additionalProperties`,
+    /// `items`, `prefixItems`, `uniqueItems`, `multipleOf`, `anyOf`, `oneOf` (more than one may fit), `allOf`, `$ref` within
+    /// the schema, and the bounds of numbers, lengths and counts. Others are for the model alone, such as `pattern`,
+    /// `format`, `patternProperties` and `not`: what they say must be checked by `T` itself when it is read.
     pub async fn run<T: DeserializeOwned + JsonSchema>(
         &self,
         attempt: &(impl Attempt + Clone),

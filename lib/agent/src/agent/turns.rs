@@ -86,8 +86,7 @@ impl<'a> Run<'a> {
     ) -> Result<Finished<String>, Stopped> {
         let done = self.history.novelty.new_calls();
         if done > 0 {
-            self.pulse.resume_at(done);
-            self.pulse.note(&self.history.note());
+            self.pulse.resume_at(done, &self.note());
         }
         self.look_around();
         loop {
@@ -125,6 +124,13 @@ impl<'a> Run<'a> {
         self.pulse.heartbeat.is_cancelled()
     }
 
+    /// A note for people: the turn, what runs now, and the last calls.
+    pub fn note(&self) -> String {
+        let running = self.situation.lock().expect("nothing panics while it is held").running.join(", ");
+        let doing = if running.is_empty() { running } else { format!("runs {running}") };
+        self.history.note_of(self.history.spent.turns, &doing)
+    }
+
     /// Stores an entry, durably, and takes it into account.
     pub async fn append(&mut self, event: Event) -> Result<News, Stopped> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -152,6 +158,7 @@ impl<'a> Run<'a> {
             return Err(Stopped::Budget { limit, spent: self.spent() });
         }
         self.append(Event::Asked { messages, input_tokens }).await?;
+        self.pulse.note(&self.history.note_of(self.history.spent.turns.saturating_add(1), "asks the model"));
         let (pulse, began) = (self.pulse.call(true), Instant::now());
         let (_scope, extensions) = (pulse.scope(), pulse.extensions());
         let turn = self.history.spent.turns.saturating_add(1);

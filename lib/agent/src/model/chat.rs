@@ -2,9 +2,9 @@
 //!
 //! | what happens | what follows |
 //! |---|---|
-//! | no connection, 408, 409, 429, 5xx, or the stream ends before its first delta | asked again, up to 4 times in all, after `Retry-After` or a backoff; the wait is a quiet section |
+//! | no connection, 408, 409, 429, 5xx, or the stream ends, or has any other error in it, before its first delta | asked again, up to 4 times in all, after `Retry-After` or a backoff; the wait is a quiet section |
 //! | the last of them fails, or `Retry-After` is more than a minute or beyond the deadline | [`ModelError::Unavailable`] with that time; [`ModelError::Cut`] if a server had the question |
-//! | any other 4xx | [`ModelError::Refused`], at once |
+//! | any other 4xx, or an error within the stream that is the question's own fault (`invalid_request_error`, `context_length_exceeded` …) | [`ModelError::Refused`], at once |
 //! | the stream ends after its first delta, without its end | [`ModelError::Cut`] |
 //! | the stream ends, breaks or hangs behind `finish_reason` | the answer is whole; its tokens are estimated if they were not counted within five seconds |
 //! | no content for two minutes before the first delta, or for one after it | [`ModelError::Silent`] |
@@ -28,8 +28,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::reading::Reading;
 use super::retry_after::retry_after;
-use super::{Ask, Delta, Model, ModelError};
-use crate::http::{self, Anywhere, HttpError, Response, Url};
+use super::{Ask, Delta, Message, Model, ModelError, extra};
+use crate::http::{self, Anywhere, HttpError, Response, Trust, Url};
 use crate::novelty::cut;
 
 const DEFAULT_URL: &str = "https://api.openai.com/v1";
@@ -51,6 +51,8 @@ pub struct ChatCompletions {
     key: Option<Arc<str>>,
     extra: Arc<serde_json::Map<String, Value>>,
     limit_field: &'static str,
+    forgets_thoughts: bool,
+    trust: Trust,
     first_delta_within: Duration,
     next_delta_within: Duration,
 }
@@ -62,6 +64,8 @@ pub enum SetupError {
         "`{0}` is not the address of a model's server; write it like https://api.openai.com/v1, without a user or a password"
     )]
     NotAnAddress(String),
+    #[error("the certificates to trust cannot be used: {0}; give those of the authority, in PEM")]
+    Certificates(String),
     #[error("{0} is not set; it says {1}")]
     Missing(&'static str, &'static str),
 }
@@ -93,6 +97,8 @@ impl ChatCompletions {
             key: None,
             extra: Arc::default(),
             limit_field: "max_completion_tokens",
+            forgets_thoughts: false,
+            trust: Trust::public(),
             first_delta_within: FIRST_DELTA_WITHIN,
             next_delta_within: NEXT_DELTA_WITHIN,
         })
@@ -113,6 +119,11 @@ impl ChatCompletions {
         Self { key: Some(key.into()), ..self }
     }
 
+    /// Trusts only these certificates (PEM) of authorities, such as one of your own, and no public one.
+    pub fn trusting(self, pem: &[u8]) -> Result<Self, SetupError> {
+        Ok(Self { trust: Trust::only(pem).map_err(SetupError::Certificates)?, ..self })
+    }
+
     /// Adds a field to every request, such as `temperature`.
     pub fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
         Arc::make_mut(&mut self.extra).insert(name.into(), value.into());
@@ -124,15 +135,28 @@ impl ChatCompletions {
         Self { limit_field: "max_tokens", ..self }
     }
 
+    /// Gives back nothing of what the model thought aloud, for servers that refuse it.
+    ///
+    /// Otherwise `reasoning_details` go back with every answer, and `reasoning_content` with those that call tools. Either way
+    /// the session has all of it.
+    pub fn without_thoughts(self) -> Self {
+        Self { forgets_thoughts: true, ..self }
+    }
+
     /// The longest silence of a model before its first delta, which is a quiet section, and between two deltas.
     pub fn silence(self, first: Duration, next: Duration) -> Self {
         Self { first_delta_within: first, next_delta_within: next, ..self }
     }
 
     fn request(&self, ask: &Ask<'_>) -> Result<Bytes, ModelError> {
+        let said = |message: &Message| match message {
+            Message::Assistant(answer) => Message::Assistant(extra::given_back(answer, self.forgets_thoughts)),
+            other => other.clone(),
+        };
+        let messages: Vec<Message> = ask.messages.iter().map(said).collect();
         let mut body = json!({
             "model": &*self.model,
-            "messages": ask.messages,
+            "messages": messages,
             "stream": true,
             "stream_options": { "include_usage": true },
         });
@@ -171,12 +195,13 @@ impl ChatCompletions {
             value.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, value);
         }
-        let mut response = http::send(&self.url, request, &Anywhere).await.map_err(|error| match error {
-            HttpError::Connect { .. } => Failed::again(error.to_string(), false),
-            // The question may have got there.
-            HttpError::Exchange { .. } => Failed::again(error.to_string(), true),
-            other => Failed::For(ModelError::Refused { status: 0, why: other.to_string() }),
-        })?;
+        let mut response =
+            http::send(&self.url, request, &Anywhere, &self.trust).await.map_err(|error| match error {
+                HttpError::Connect { .. } => Failed::again(error.to_string(), false),
+                // The question may have got there.
+                HttpError::Exchange { .. } => Failed::again(error.to_string(), true),
+                other => Failed::For(ModelError::Refused { status: 0, why: other.to_string() }),
+            })?;
         let status = response.status.as_u16();
         if response.status.is_success() {
             let kind = response.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -194,7 +219,7 @@ impl ChatCompletions {
         let why = self.shown(&text, text.len() >= bytes);
         if matches!(status, 408 | 409 | 429 | 500..=599) {
             let (why, status) = (format!("{status}: {why}"), Some(status));
-            return Err(Failed::Again { why, status, after, was_taken: false });
+            return Err(Failed::Again { why, is_own: false, status, after, was_taken: false });
         }
         Err(Failed::For(ModelError::Refused { status, why }))
     }
@@ -217,6 +242,7 @@ impl ChatCompletions {
         match error {
             ModelError::Malformed { why } => ModelError::Malformed { why: self.shown(&why, false) },
             ModelError::Cut { why } => ModelError::Cut { why: self.shown(&why, false) },
+            ModelError::Refused { status, why } => ModelError::Refused { status, why: self.shown(&why, false) },
             other => other,
         }
     }
@@ -224,9 +250,10 @@ impl ChatCompletions {
 
 /// The reason why one try gave no delta.
 enum Failed {
-    /// With a status, the rest are the server's words, which may quote the question.
     Again {
         why: String,
+        /// The words are ours. The server's may quote the question.
+        is_own: bool,
         status: Option<u16>,
         after: Option<Duration>,
         was_taken: bool,
@@ -236,7 +263,7 @@ enum Failed {
 
 impl Failed {
     fn again(why: String, was_taken: bool) -> Self {
-        Self::Again { why, status: None, after: None, was_taken }
+        Self::Again { why, is_own: true, status: None, after: None, was_taken }
     }
 }
 
@@ -297,8 +324,11 @@ impl ChatCompletions {
             let mut reading = Reading::new(response, self.first_delta_within);
             match reading.begin(self.next_delta_within).await {
                 Ok(true) => {}
-                Ok(false) | Err(ModelError::Cut { .. }) => {
-                    return Err(Failed::again("the answer ended before it began".into(), true));
+                Ok(false) => return Err(Failed::again("the answer ended before it began".into(), true)),
+                // They may be the server's words.
+                Err(ModelError::Cut { why }) => {
+                    let (why, after) = (format!("before the answer began: {}", self.shown(&why, false)), None);
+                    return Err(Failed::Again { why, is_own: false, status: None, after, was_taken: true });
                 }
                 Err(error) => return Err(Failed::For(self.without_key(error))),
             }
@@ -306,14 +336,14 @@ impl ChatCompletions {
         };
         let first = timeout(self.first_delta_within, first).await;
         drop(quiet);
-        let (why, status, after, was_taken) = match first {
+        let (why, is_own, status, after, was_taken) = match first {
             Ok(Ok(reading)) => return Ok((State::Reading(Box::new(reading)), false)),
             Ok(Err(Failed::For(error))) => return Err(error),
-            Ok(Err(Failed::Again { why, status, after, was_taken })) => (why, status, after, was_taken),
+            Ok(Err(Failed::Again { why, is_own, status, after, was_taken })) => (why, is_own, status, after, was_taken),
             Err(_) => return Err(ModelError::Silent(self.first_delta_within)),
         };
         let wait = after.unwrap_or(FIRST_BACKOFF * 2_u32.pow(tries));
-        let own_words = status.is_none().then_some(&*why);
+        let own_words = is_own.then_some(&*why);
         let is_late = ask.deadline.is_some_and(|deadline| Instant::now() + wait >= deadline);
         if tries + 1 >= TRIES || wait > LONGEST_WAIT || is_late {
             tracing::warn!(status, why = own_words, "the model does not answer");

@@ -10,6 +10,7 @@ mod retry_after;
 pub(crate) use answer::Draft;
 pub use answer::{Answer, Call};
 pub use chat::ChatCompletions;
+pub(crate) use extra::given_back;
 
 use core::pin::Pin;
 use core::time::Duration;

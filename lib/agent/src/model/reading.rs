@@ -16,6 +16,22 @@ const MAX_EXTRA_BYTES: usize = 1 << 20;
 /// How long the rest is waited for when an answer has said its end: the count of its tokens comes behind it.
 const REST_WITHIN: Duration = Duration::from_secs(5);
 
+/// Types and codes of errors that say that the same question will get the same answer.
+const FAULTS_OF_THE_CALLER: [&str; 12] = [
+    "BadRequestError",
+    "authentication_error",
+    "context_length_exceeded",
+    "exceed_context_size_error",
+    "invalid_api_key",
+    "invalid_prompt",
+    "invalid_request_error",
+    "model_not_found",
+    "not_found_error",
+    "permission_error",
+    "request_too_large",
+    "string_above_max_length",
+];
+
 /// A stream of chunks. Only content is news: comments, empty deltas, counts of tokens and an end that is said again may come
 /// from a timer while the model hangs, and do not make its silence any shorter.
 ///
@@ -136,13 +152,18 @@ impl Reading {
         let malformed = |why: &str| ModelError::Malformed { why: format!("{why}: {data}") };
         let chunk: Value = serde_json::from_str(data).map_err(|_| malformed("a chunk that is not JSON"))?;
         if !chunk["error"].is_null() {
-            return Err(ModelError::Cut { why: format!("the server reports {}", chunk["error"]) });
+            return Err(reported(&chunk["error"]));
         }
         let choice = &chunk["choices"][0];
         let delta = &choice["delta"];
-        // Servers differ in the name, and some say it by both.
-        if let Some(thought) = text(&delta["reasoning_content"]).or_else(|| text(&delta["reasoning"])) {
-            self.push(Delta::Reasoning(thought));
+        let thoughts = extra::thoughts(delta);
+        match extra::thought(delta) {
+            // As long as they are text they are bounded with the answer.
+            Some(thought) => {
+                self.push(Delta::Reasoning(thought));
+                self.ready.push_back(Delta::Extra { call: None, fields: thoughts });
+            }
+            None => self.take_extra(None, thoughts)?,
         }
         if let Some(content) = text(&delta["content"]) {
             self.push(Delta::Text(content));
@@ -223,6 +244,20 @@ impl Reading {
             (None, Some(_)) => self.calls.iter().map(|call| call.index).max()?.checked_add(1),
             (None, None) => Some(0),
         }
+    }
+}
+
+/// The error that a server reports where an answer should be. One that is the question's own fault comes again with the
+/// same question.
+fn reported(error: &Value) -> ModelError {
+    let why = format!("the server reports {error}");
+    let (code, kind) = (error["code"].as_u64(), [&error["type"], &error["code"]]);
+    let is_named = kind.iter().filter_map(|name| name.as_str()).any(|name| FAULTS_OF_THE_CALLER.contains(&name));
+    match code.and_then(|code| u16::try_from(code).ok()) {
+        Some(408 | 409 | 429) => ModelError::Cut { why },
+        Some(status @ 400..=499) => ModelError::Refused { status, why },
+        None if is_named => ModelError::Refused { status: 400, why },
+        _ => ModelError::Cut { why },
     }
 }
 

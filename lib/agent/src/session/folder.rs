@@ -35,8 +35,11 @@ pub struct Folder {
 impl Folder {
     /// The folder is made if it is not there, and then it is its owner's alone, as every session in it is.
     pub fn at(path: impl AsRef<Path>) -> io::Result<Self> {
-        make_folder(path.as_ref())?;
-        Ok(Self { root: path.as_ref().to_owned() })
+        let root = path.as_ref();
+        let above = above_missing(root);
+        make_folder(root)?;
+        above.iter().try_for_each(|folder| sync(folder))?;
+        Ok(Self { root: root.to_owned() })
     }
 }
 
@@ -59,6 +62,18 @@ impl Sessions for Folder {
 /// With all that is missing above it. What is in a session may be secret, so nobody else gets in.
 fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The folders in which those are that are still missing on the way to this one: their names are durable when those are.
+fn above_missing(path: &Path) -> Vec<PathBuf> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let above = path.ancestors().take_while(is_missing).filter_map(Path::parent);
+    // A name without a folder is in the current one.
+    above.map(|above| if above.as_os_str().is_empty() { ".".into() } else { above.to_owned() }).collect()
+}
+
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder).and_then(|folder| folder.sync_all())
 }
 
 fn own_file() -> OpenOptions {
@@ -210,7 +225,6 @@ impl Files {
 
     /// A name in a folder is durable when the folder is.
     fn sync_folder(&self) -> Result<(), SessionError> {
-        let sync = |path: &Path| File::open(path).and_then(|folder| folder.sync_all());
         let parent = self.folder.parent().map_or(Ok(()), sync);
         self.try_to(parent.and_then(|()| sync(&self.folder)))
     }
@@ -234,6 +248,16 @@ impl Files {
 mod tests {
     use super::*;
     use crate::session::Event;
+
+    #[test]
+    fn all_folders_with_a_new_name_in_them_are_synced() {
+        let root = tempfile::tempdir().unwrap();
+        let new = root.path().join("a/b/c");
+        assert_eq!(above_missing(&new), ["a/b", "a", ""].map(|path| root.path().join(path)));
+        Folder::at(&new).unwrap();
+        assert!(above_missing(&new).is_empty());
+        assert_eq!(above_missing(Path::new("no-such-folder/inner")), ["no-such-folder", "."].map(PathBuf::from));
+    }
 
     #[test]
     fn an_entry_that_was_written_while_a_successor_came_is_refused() {

@@ -49,12 +49,14 @@ impl ToolContext {
     }
 
     /// "I am at it."
+    #[track_caller]
     pub fn beat(&self) {
         self.heartbeat().beat();
     }
 
     /// "I have done this much of that much." A higher number than before is a forward step of the agent, unless it is
     /// about a call that has given the same result twice already.
+    #[track_caller]
     pub fn progress(&self, done: u64, total: impl Into<Option<u64>>) {
         if self.shared.done.fetch_max(done, Ordering::Relaxed) >= done {
             return self.beat();

@@ -123,7 +123,8 @@ impl Tool {
         Self::with(name, text, schema, run)
     }
 
-    /// A tool whose schema is known at run time only, such as one of another server.
+    /// A tool whose schema is known at run time only, such as one of another server. The arguments are held against it
+    /// as [`Agent::run`](crate::Agent::run) holds an output against its own: some words of schemas are not checked.
     pub fn with_schema<Out, Ran, F>(name: &str, text: &str, schema: Value, run: F) -> Self
     where
         F: Fn(ToolContext, Value) -> Ran + Send + Sync + 'static,
@@ -158,7 +159,9 @@ impl Tool {
         Self { polling: true, ..self }
     }
 
-    /// The longest time of one call. Default 10 minutes, and never beyond the deadline of the run.
+    /// The longest time of one call. Default 10 minutes, and never beyond the deadline of the run. When it is over the tool
+    /// is [told](ToolContext::cancelled) and has two seconds to stop; then it is dropped. Its output counts if it comes within
+    /// them.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }

@@ -1,5 +1,6 @@
 //! Fetches public pages.
 
+use core::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -11,17 +12,25 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::public_address::is_public;
-use crate::http::{self, Reach, Response, Url};
+use crate::http::{self, Reach, Response, Trust, Url};
 use crate::tool::{Tool, ToolContext, ToolError};
 
 const MAX_REDIRECTS: usize = 5;
 const DEFAULT_BYTES: usize = 256 << 10;
 
 /// The tool `http_get`: fetches a page from a public address. No cookies, no credentials, at most five redirects.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HttpGet {
     allowed: Vec<SocketAddr>,
     bytes: usize,
+    trust: Trust,
+}
+
+impl fmt::Debug for HttpGet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("HttpGet");
+        shown.field("allowed", &self.allowed).field("bytes", &self.bytes).finish_non_exhaustive()
+    }
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -33,7 +42,7 @@ struct Arguments {
 
 impl Default for HttpGet {
     fn default() -> Self {
-        Self { allowed: Vec::new(), bytes: DEFAULT_BYTES }
+        Self { allowed: Vec::new(), bytes: DEFAULT_BYTES, trust: Trust::public() }
     }
 }
 
@@ -71,7 +80,7 @@ impl HttpGet {
             let mut request = Request::new(Full::new(Bytes::new()));
             request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("onward-agent"));
             request.headers_mut().insert(ACCEPT, HeaderValue::from_static("*/*"));
-            let response = http::send(&url, request, self).await?;
+            let response = http::send(&url, request, self, &self.trust).await?;
             let location = response.headers.get(LOCATION).and_then(|value| value.to_str().ok());
             match location.filter(|_| response.status.is_redirection()) {
                 Some(location) => url = url.join(location)?,

@@ -25,6 +25,7 @@ pub struct TestAttempt {
     pub session: String,
     pub deadline: Option<Duration>,
     pub progress: Arc<Mutex<Vec<(u64, String)>>>,
+    pub notes: Arc<Mutex<Vec<String>>>,
 }
 
 impl TestAttempt {
@@ -33,7 +34,14 @@ impl TestAttempt {
     }
 
     pub fn with_fence(fence: u64) -> Self {
-        Self { heartbeat: Heartbeat::new(), fence, session: "job-1".into(), deadline: None, progress: Arc::default() }
+        Self {
+            heartbeat: Heartbeat::new(),
+            fence,
+            session: "job-1".into(),
+            deadline: None,
+            progress: Arc::default(),
+            notes: Arc::default(),
+        }
     }
 
     pub fn watermark(&self) -> u64 {
@@ -41,7 +49,7 @@ impl TestAttempt {
     }
 
     pub fn last_note(&self) -> String {
-        self.progress.lock().unwrap().last().map(|(_, note)| note.clone()).unwrap_or_default()
+        self.notes.lock().unwrap().last().cloned().unwrap_or_default()
     }
 }
 
@@ -52,7 +60,12 @@ impl Attempt for TestAttempt {
 
     fn progress(&self, done: u64, note: &str) {
         self.progress.lock().unwrap().push((done, note.to_owned()));
+        self.note(note);
         self.heartbeat.progress(done, None);
+    }
+
+    fn note(&self, note: &str) {
+        self.notes.lock().unwrap().push(note.to_owned());
     }
 
     fn deadline(&self) -> Option<Duration> {

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 pub struct Server {
     pub url: String,
@@ -69,6 +70,15 @@ type Script = Arc<dyn Fn(usize, &Asked) -> Reply + Send + Sync>;
 impl Server {
     /// `script` is given the number of requests before this one, and the request.
     pub async fn start(script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start_with(None, script).await
+    }
+
+    /// With a certificate, it is a server by HTTPS.
+    pub async fn start_with(
+        tls: Option<TlsAcceptor>,
+        script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let scheme = if tls.is_some() { "https" } else { "http" };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (script, asked): (Script, Arc<watch::Sender<Vec<Asked>>>) = (Arc::new(script), Arc::default());
@@ -76,16 +86,22 @@ impl Server {
         let (count, seen) = (Arc::new(count), asked.clone());
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (script, seen, count) = (script.clone(), seen.clone(), count.clone());
+                let (script, seen, count, tls) = (script.clone(), seen.clone(), count.clone(), tls.clone());
                 count.send_modify(|open| *open += 1);
                 tokio::spawn(async move {
                     // A client that goes is no failure of the server.
-                    let _ = serve(stream, &script, &seen).await;
+                    let _ = match tls {
+                        None => serve(stream, &script, &seen).await,
+                        Some(tls) => match tls.accept(stream).await {
+                            Ok(stream) => serve(stream, &script, &seen).await,
+                            Err(error) => Err(error),
+                        },
+                    };
                     count.send_modify(|open| *open -= 1);
                 });
             }
         });
-        Self { url: format!("http://{address}/v1"), address, asked, open, accepting }
+        Self { url: format!("{scheme}://{address}/v1"), address, asked, open, accepting }
     }
 
     pub fn asked(&self) -> Vec<Asked> {
@@ -109,8 +125,12 @@ impl Drop for Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: &Script, seen: &watch::Sender<Vec<Asked>>) -> std::io::Result<()> {
-    let (reader, mut writer) = stream.split();
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite,
+    script: &Script,
+    seen: &watch::Sender<Vec<Asked>>,
+) -> std::io::Result<()> {
+    let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
     let (mut head, mut length) = (String::new(), 0);
     loop {

@@ -143,6 +143,15 @@ impl Heartbeat {
         Some((done, Some(total).filter(|total| *total > 0)))
     }
 
+    /// One unit more than the highest number so far, whoever reported that: for parts of the work that do not know of each
+    /// other, and count one unit at a time. It counts from now on, and those who judge hear of it when it is
+    /// [reported](Self::progress).
+    pub fn next_unit(&self) -> u64 {
+        let next = |done: u64| done.max(1).saturating_add(1);
+        let before = self.node.done.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |done| Some(next(done)));
+        next(before.expect("there always is a next one")) - 1
+    }
+
     /// The work begins again: units that were done before do not count, and its first part comes next.
     pub(crate) fn forget_progress(&self) {
         self.forget_parts();

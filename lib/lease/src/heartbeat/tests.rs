@@ -42,6 +42,20 @@ fn only_a_beat_that_is_news_wakes() {
 }
 
 #[test]
+fn the_next_unit_is_one_more_than_were_reported_by_anybody() {
+    let heartbeat = Heartbeat::new();
+    assert_eq!([heartbeat.next_unit(), heartbeat.next_unit()], [1, 2]);
+    heartbeat.progress(0, None);
+    assert_eq!((heartbeat.next_unit(), heartbeat.watermark()), (3, Some((3, None))));
+    heartbeat.progress(100, 200);
+    assert_eq!((heartbeat.next_unit(), heartbeat.watermark()), (101, Some((101, Some(200)))));
+    heartbeat.progress(0, None);
+    assert_eq!(heartbeat.next_unit(), 102);
+    heartbeat.progress(u64::MAX, None);
+    assert_eq!([heartbeat.next_unit(), heartbeat.next_unit()], [u64::MAX - 1; 2], "there is no more");
+}
+
+#[test]
 fn each_listener_hears_each_beat_though_another_looked_first() {
     let heartbeat = Heartbeat::new();
     let (one, other) = (heartbeat.listen(Arc::new(Wakes::default())), heartbeat.listen(Arc::new(Wakes::default())));
