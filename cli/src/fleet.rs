@@ -398,8 +398,9 @@ mod tests {
     #[test]
     fn notes_say_who_leads_who_is_missing_and_who_contradicts_whom() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        // (state, leads, doubted by, trusted by) -> notes
-        let table: [(&str, bool, &[&str], &[&str], &str); 5] = [
+        /// State, whether it leads, who doubts and who trusts it, and the notes.
+        type Row = (&'static str, bool, &'static [&'static str], &'static [&'static str], &'static str);
+        let table: [Row; 5] = [
             ("alive", false, &[], &[], ""),
             ("alive", true, &[], &[], "leads"),
             ("down", false, &[], &[], "down"),

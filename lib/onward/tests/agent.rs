@@ -435,7 +435,8 @@ async fn each_run_of_a_handler_keeps_it_from_being_stuck() {
         agent.run_text(&ctx, "go").await?;
         agent.run_text(&ctx, "go").await?;
         let both = tokio::join!(agent.run_text(&ctx, "go"), agent.run_text(&ctx, "go"));
-        (both.0?, both.1?);
+        both.0?;
+        both.1?;
         Ok::<_, Failure>(())
     };
     let ended = Attempt::of("agent").stuck_after(secs(100)).run(handler).await;
