@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use onward_core::health::{LoopReason, LoopState};
+use onward_core::schedule::{DUE_PER_LOT, Reason};
 
 use super::*;
 use crate::board::LoopReport;
