@@ -5,6 +5,7 @@
 //! watchdog is fed by such a look and never by a timer alone. A node that hangs stops feeding it, and systemd restarts
 //! what a restart helps.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -21,6 +22,9 @@ pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PI
 pub fn ready(loops: &LoopWatch, hang_after: Duration, probes: Option<SocketAddr>) -> Result<Option<OpenEye>> {
     match (loops.open_eye(hang_after, probes), probes) {
         (Ok(eye), _) => Ok(Some(eye)),
+        (Err(error), _) if error.kind() == ErrorKind::InvalidInput => {
+            Err(Failure::new("the node cannot be watched as its settings ask for").why(error).into())
+        }
         (Err(error), Some(address)) => {
             let failure = Failure::new(format!("probes cannot be answered on {address}")).why(error);
             Err(failure.remedy("free the port, or set `http.probes` to another address").into())

@@ -100,6 +100,9 @@ impl Checked {
             }
         };
         refuse(fresh.is_zero(), &|| "freshness is zero, so no success would ever be fresh; set a longer one".into());
+        refuse(every.is_zero(), &|| {
+            "the wait between turns is zero, so a loop with nothing to do would never rest; wait for a moment, and let a turn that leaves something behind say so (`Turn::next_in`)".into()
+        });
         refuse(rule.recovery == 0, &|| "recovery by 0 successes would be no recovery; set at least 1".into());
         refuse(*every >= fresh, &|| {
             format!(
@@ -250,6 +253,7 @@ mod tests {
         let ratio = |ratio, min_sample| Some(Budget::Ratio { ratio, min_sample, within: s(60) });
         // settings -> the beginning of what is said, if they are refused
         let table = [
+            (Policy { every: Some(s(0)), ..base }, Some("the wait between turns is zero")),
             (Policy { freshness: Some(s(5)), ..base }, Some("the wait between turns (5s) is not shorter")),
             (Policy { freshness: Some(s(6)), ..base }, None),
             (Policy { longest_turn: Some(s(55)), ..base }, None),

@@ -73,6 +73,8 @@ pub struct Supervisor {
     loops: Mutex<Vec<Loop>>,
     inputs: Mutex<Vec<Arc<dyn Input>>>,
     heartbeats: Mutex<Vec<Heartbeats>>,
+    /// Settings of parts that cannot be kept, one sentence each.
+    problems: Mutex<Vec<String>>,
     eye: EyeSettings,
     shutdown_within: Duration,
     handle_signals: bool,
@@ -103,6 +105,7 @@ impl Supervisor {
             loops: Mutex::default(),
             inputs: Mutex::default(),
             heartbeats: Mutex::default(),
+            problems: Mutex::default(),
             eye: EyeSettings::default(),
             // Kubernetes kills after 30 s.
             shutdown_within: Duration::from_secs(25),
@@ -173,6 +176,11 @@ impl Supervisor {
         lock(&self.heartbeats).push(heartbeats);
     }
 
+    /// A part was given settings that it cannot keep: nothing is started.
+    pub(crate) fn refuse(&self, problem: String) {
+        lock(&self.problems).push(problem);
+    }
+
     /// The health of the service, readable from anywhere and at any time.
     pub fn health(&self) -> Health {
         Health(Arc::clone(&self.board))
@@ -198,6 +206,10 @@ impl Supervisor {
                 Ok(checked) => all.push(checked),
                 Err((problems, table)) => error.of_loop(&one.name, problems, table),
             }
+        }
+        let problems = lock(&self.problems).clone();
+        if !problems.is_empty() {
+            error.of_service(service, problems, None);
         }
         let is_anything_critical = loops.iter().any(|one| one.policy.critical)
             || inputs.iter().any(|input| input.is_critical())

@@ -140,11 +140,15 @@ impl LoopWatch {
     }
 
     /// Looks at the loops, and at the executor that this is called on, until it is dropped. Notifies systemd, and answers
-    /// probes at `probes`, if there is such an address, on a listener and threads of its own.
+    /// probes at `probes`, if there is such an address, on a listener and threads of its own. Settings that contradict each
+    /// other, or systemd's, are invalid input.
     pub fn open_eye(&self, executor_lag: Duration, probes: Option<SocketAddr>) -> io::Result<OpenEye> {
         let probes = probes.map(|address| address.to_string());
         let settings =
             EyeSettings { executor_lag: Some(executor_lag), probes, systemd: true, ..EyeSettings::default() };
+        settings.check(sd_notify::watchdog_enabled()).map_err(|(problems, table)| {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{}\n{table}", problems.join("\n")))
+        })?;
         let eye = Eye::open(Arc::clone(&self.0), settings)?;
         self.0.set_probes_address(eye.address());
         Ok(OpenEye(eye))
@@ -215,6 +219,15 @@ mod tests {
         pulse.die();
         let report = watch.health().report();
         assert_eq!((report.live, report.ready, report.loops[0].state), (false, false, LoopState::Dead));
+    }
+
+    #[tokio::test]
+    async fn an_eye_whose_settings_cannot_be_kept_is_not_opened() {
+        let watch = LoopWatch::new("node");
+        let error = watch.open_eye(Duration::from_millis(399), None).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        assert!(error.to_string().starts_with("an executor's lag of 399ms"), "{error}");
+        watch.open_eye(Duration::from_millis(400), None).unwrap();
     }
 
     #[test]

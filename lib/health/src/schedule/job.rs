@@ -151,7 +151,8 @@ impl Job {
         self
     }
 
-    /// Start up to this much later; how much depends on the job's name and the instant alone.
+    /// Start up to this much later; how much depends on the job's name and the instant alone. Less than the time from one
+    /// due instant to the next, or the service is refused.
     pub fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self
@@ -196,6 +197,12 @@ impl Supervised for Job {
     fn add_to(self, service: &Supervisor) {
         let (freshness, every) = (self.freshness(), self.gap() + self.jitter + LATE_AFTER);
         let name = self.name.clone();
+        if self.jitter >= self.gap() {
+            let (jitter, gap) = (self.jitter, self.gap());
+            service.refuse(format!(
+                "job `{name}`: the jitter ({jitter:?}) is not shorter than the time between two due instants ({gap:?}), so one would start after the next; shorten it"
+            ));
+        }
         let (critical, budget, longest) = (self.critical, self.budget, self.longest_run);
         self.figures.show(&name, service);
         let job = Arc::new(self);

@@ -339,6 +339,19 @@ async fn a_start_is_later_by_the_jitter_of_its_instant() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_jitter_as_long_as_the_period_is_refused() {
+    let minute = Duration::from_secs(60);
+    for (jitter, problems) in [(Duration::from_secs(59), 0), (minute, 1)] {
+        let service = Supervisor::new("test");
+        service.add(noting(&Seen::default(), "tick", minute).critical().clock(wall()).jitter(jitter));
+        let found = service.check().err();
+        let found: Vec<&str> = found.iter().flat_map(|error| error.problems()).collect();
+        assert_eq!(found.len(), problems, "{found:?}");
+        assert!(found.iter().all(|problem| problem.starts_with("job `tick`: the jitter (60s)")), "{found:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_the_run_under_way() {
     let seen = Seen::default();
     let noted = Arc::clone(&seen);
