@@ -142,7 +142,12 @@ fn render(pages: &Pages, seen: Option<Seen>) -> String {
     .sample(&[], u64::from(seen.is_some()));
     text.gauge("load_level", "How busy the node is: 0 normal, 1 busy, 2 stressed, 3 overloaded.")
         .sample(&[], pages.app.engine.load() as u64);
-    of_loops(&mut text, &pages.app.engine.loops().health().report().loops);
+    let health = pages.app.engine.loops().health().report();
+    of_loops(&mut text, &health.loops);
+    if let Some(executor) = health.executor {
+        text.gauge("executor_lag_seconds", "How long a task that could run waits for the executor.")
+            .sample(&[], Duration::from_millis(executor.lag_ms).as_secs_f64());
+    }
     engine(&mut text, pages);
     outputs(&mut text, pages);
     if let Some(gossip) = &pages.app.gossip {

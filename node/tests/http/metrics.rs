@@ -131,6 +131,12 @@ async fn metrics_tell_of_the_loops_of_the_node() {
         let age = text.lines().find_map(|line| line.strip_prefix(&age)).unwrap_or_else(|| panic!("{age} in {text}"));
         assert!(age.parse::<f64>().unwrap() < PATIENCE.as_secs_f64(), "{age}");
     }
+    assert!(!text.contains("onward_executor_lag_seconds"), "nobody measures it");
+    let _eye = node.engine().loops().open_eye(PATIENCE, None).unwrap();
+    let began = std::time::Instant::now();
+    while !metrics(&node).await.contains("\nonward_executor_lag_seconds ") {
+        assert!(began.elapsed() < PATIENCE);
+    }
     node.engine().loops().add("hopeless", PATIENCE, &failing("no luck"));
     let text = metrics(&node).await;
     has(&text, "onward_loop_state{loop=\"hopeless\",critical=\"true\",state=\"failing\"} 1");
