@@ -88,8 +88,9 @@ impl Fleet {
             _ => {
                 let known = self.manager.state().schedule(&schedule).expect("it is there");
                 let mut plan = (*known.plan).clone();
-                match self.below(3) {
+                match self.below(4) {
                     0 => plan.jitter = secs(self.below(3)),
+                    1 => plan.timing = Timing::Cron { expression: "*/10 * * * *".into(), zone: "UTC".into() },
                     _ => plan.timing = Timing::Every(secs(7 + 10 * (1 + self.below(9)))),
                 }
                 let SchedulePlan { timing, overlap, missed, jitter, critical, .. } = plan;
