@@ -110,9 +110,9 @@ pub struct Schedule {
     /// Runs that failed or timed out since the last one that succeeded.
     pub failures: u32,
     /// Set where the schedule is critical, and three or more runs in a row have failed, or it was due and none has succeeded
-    /// in time.
+    /// in time; critical or not, where the node cannot search its timing.
     pub failing: bool,
-    /// `runs_fail`, `not_fresh` or `never_succeeded`, while it is failing.
+    /// `runs_fail`, `not_fresh`, `never_succeeded` or `timing_unknown`, while it is failing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub failing_reason: Option<Word>,

@@ -163,7 +163,7 @@ pub struct GateStatus {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailingSchedule {
     pub name: String,
-    /// `runs_fail`, `not_fresh` or `never_succeeded`.
+    /// `runs_fail`, `not_fresh`, `never_succeeded` or `timing_unknown`.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub reason: Word,
     pub failures: u32,

@@ -280,6 +280,7 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
             let what = match &*schedule.reason {
                 "not_fresh" => "has not succeeded in time".to_owned(),
                 "never_succeeded" => "was due and has never succeeded".to_owned(),
+                "timing_unknown" => "is never due, because the node does not know its timing".to_owned(),
                 _ => format!("failed {failures} times in a row"),
             };
             let text = format!("{name} {what}; `onward schedule show {name}` shows its runs");

@@ -14,6 +14,7 @@ use crate::message::{Assignment, BeatAnswer, ExtensionAnswer, SettleAnswer, ToWo
 use crate::payload::{Digest, Payload};
 use crate::refusal::Refusal;
 use crate::schedule::Timing;
+use crate::state::ScheduleTrouble;
 use crate::time::{Wall, WallStep};
 use crate::timeout::TimeoutReason;
 
@@ -176,10 +177,16 @@ pub enum Notice {
     DeadLetterOverflow {
         job: JobId,
     },
-    /// A number of runs of a critical schedule have failed in a row; said for the first time.
+    /// Somebody has to look at a schedule from now on.
     ScheduleFailing {
         schedule: Name,
+        why: ScheduleTrouble,
+        /// Runs in a row that have failed.
         failures: u32,
+    },
+    /// A schedule is in trouble no longer.
+    ScheduleRecovered {
+        schedule: Name,
     },
 }
 

@@ -115,6 +115,8 @@ pub struct DueInstants {
     pub instants: Vec<Wall>,
     /// Set if the schedule is never due again after these.
     pub is_end: bool,
+    /// Set if the timing cannot be searched on this node, by which the schedule is never due here.
+    pub is_unsearchable: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]

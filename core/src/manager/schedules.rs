@@ -30,7 +30,7 @@ use crate::job::spec::Keys;
 use crate::limits::Limit;
 use crate::refusal::Refusal;
 use crate::schedule::{Decision, Passed, Reason, Situation, decide, jitter};
-use crate::state::{FAILURES_TOLERATED, SchedulePlan, State};
+use crate::state::{FAILURES_TOLERATED, Schedule, SchedulePlan, ScheduleTrouble, State};
 use crate::time::Wall;
 
 use super::Manager;
@@ -78,6 +78,10 @@ struct Agenda {
     is_asked: bool,
     /// Set if there are no instants behind those that are known.
     is_end: bool,
+    /// Since when it is known that the timing cannot be searched.
+    unsearchable_since: Option<Wall>,
+    /// The trouble that was said last.
+    trouble: Option<ScheduleTrouble>,
     armed_at: Option<Wall>,
 }
 
@@ -138,6 +142,7 @@ impl Agendas {
 impl Manager {
     /// Instants that were asked for. They change nothing that others could see.
     pub(super) fn handle_due(&mut self, found: DueInstants) {
+        let now = self.log_now();
         let Some(agenda) = self.agendas.of.get_mut(&found.schedule) else { return };
         if agenda.revision != found.revision || agenda.known_to != found.after || !agenda.is_asked {
             return;
@@ -145,6 +150,7 @@ impl Manager {
         agenda.is_asked = false;
         // Whoever finds none, and says that there are more, would be asked for ever.
         agenda.is_end = found.is_end || found.instants.is_empty();
+        agenda.unsearchable_since = found.is_unsearchable.then_some(now);
         agenda.known_to = found.instants.last().copied().unwrap_or(found.after);
         agenda.instants.extend(found.instants);
         self.agendas.look_at(&found.schedule);
@@ -166,15 +172,55 @@ impl Manager {
         let Some(schedule) = self.state.schedule(name) else { return self.agendas.forget(name) };
         let (revision, known_to) = (schedule.revision, schedule.horizon);
         if self.agendas.of.get(name).is_none_or(|agenda| agenda.revision != revision) {
+            let trouble = self.agendas.of.get(name).and_then(|agenda| agenda.trouble);
             self.agendas.forget(name);
-            let instants = VecDeque::new();
-            let agenda = Agenda { revision, instants, known_to, is_asked: false, is_end: false, armed_at: None };
+            let agenda = Agenda {
+                revision,
+                instants: VecDeque::new(),
+                known_to,
+                is_asked: false,
+                is_end: false,
+                unsearchable_since: None,
+                trouble,
+                armed_at: None,
+            };
             self.agendas.of.insert(name.clone(), agenda);
         }
         self.start_waiting(name, bite, fx);
         self.decide_due(name, start, bite, fx);
         self.ask_for_instants(name, fx);
+        self.report_trouble(name, fx);
         self.arm_schedule(name);
+    }
+
+    /// Trouble of a schedule at this log time, and since when. One that is never due because of its timing is in trouble
+    /// whether or not it is critical.
+    pub fn schedule_trouble(&self, name: &Name, now: Wall) -> Option<(ScheduleTrouble, Wall)> {
+        let schedule = self.state.schedule(name)?;
+        let agenda = self.agendas.of.get(name).filter(|agenda| agenda.revision == schedule.revision);
+        let unsearchable_since = agenda.and_then(|agenda| agenda.unsearchable_since).filter(|_| !schedule.paused);
+        schedule.trouble(now).or(unsearchable_since.map(|since| (ScheduleTrouble::TimingUnknown, since)))
+    }
+
+    /// Says when trouble begins and when it is over. That runs fail is said when the last of them does.
+    fn report_trouble(&mut self, name: &Name, fx: &mut Effects) {
+        let trouble = self.schedule_trouble(name, self.log_now()).map(|(why, _)| why);
+        let Some(agenda) = self.agendas.of.get_mut(name) else { return };
+        if core::mem::replace(&mut agenda.trouble, trouble) == trouble {
+            return;
+        }
+        let (schedule, failures) = (name.clone(), self.state.schedule(name).map_or(0, |known| known.failures));
+        match trouble {
+            Some(ScheduleTrouble::RunsFail) => {}
+            Some(why) => self.report(Notice::ScheduleFailing { schedule, why, failures }, fx),
+            None => self.report(Notice::ScheduleRecovered { schedule }, fx),
+        }
+    }
+
+    /// The instant at which trouble begins if nothing happens before, by the wall clock.
+    fn trouble_at(&self, schedule: &Schedule) -> Option<Wall> {
+        let (stale_at, now) = (schedule.stale_at()?, self.log_now());
+        (stale_at > now).then(|| self.now.wall + stale_at.since(now))
     }
 
     /// Whether every instant that has come was decided: none is left, and none is still asked for.
@@ -313,13 +359,14 @@ impl Manager {
         if is_left && !agenda.is_asked {
             self.agendas.look_at(name);
         }
-        self.agendas.arm(name, at.filter(|_| !is_left));
+        let start = at.filter(|_| !is_left);
+        self.agendas.arm(name, start.into_iter().chain(self.trouble_at(schedule)).min());
     }
 
     pub(super) fn report_failing(&mut self, fx: &mut Effects) {
         while let Some(schedule) = self.follow_ups.newly_failing.pop() {
             let failures = self.state.schedule(&schedule).map_or(0, |schedule| schedule.failures);
-            self.report(Notice::ScheduleFailing { schedule, failures }, fx);
+            self.report(Notice::ScheduleFailing { schedule, why: ScheduleTrouble::RunsFail, failures }, fx);
         }
     }
 

@@ -79,7 +79,7 @@ const USUAL_RUN: Duration = Duration::from_secs(3_600);
 /// The period of a schedule by a calendar of which too little is known.
 const USUAL_PERIOD: Duration = Duration::from_secs(86_400);
 
-/// Why somebody has to look at a critical schedule.
+/// Why somebody has to look at a schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScheduleTrouble {
     /// Too many runs in a row have failed.
@@ -88,6 +88,8 @@ pub enum ScheduleTrouble {
     NotFresh,
     /// As [`Self::NotFresh`], and it never succeeded at all.
     NeverSucceeded,
+    /// The timing cannot be searched where it has to be, so that the schedule is never due.
+    TimingUnknown,
 }
 
 impl ScheduleTrouble {
@@ -96,6 +98,7 @@ impl ScheduleTrouble {
             Self::RunsFail => "runs_fail",
             Self::NotFresh => "not_fresh",
             Self::NeverSucceeded => "never_succeeded",
+            Self::TimingUnknown => "timing_unknown",
         }
     }
 }
@@ -112,14 +115,19 @@ impl Schedule {
         if self.fails_again_and_again() {
             return Some((ScheduleTrouble::RunsFail, self.failing_since.unwrap_or(now)));
         }
-        if !self.plan.critical || self.paused {
-            return None;
-        }
-        let stale_at = self.due_since_success()? + self.plan.jitter + self.longest_run() + LATE_AFTER;
+        let stale_at = self.stale_at()?;
         let succeeded = |record: &Record| record.outcome == Some(JobState::Succeeded);
         let never = self.records.dropped == 0 && !self.records.list.iter().any(succeeded);
         let why = if never { ScheduleTrouble::NeverSucceeded } else { ScheduleTrouble::NotFresh };
         (now >= stale_at).then_some((why, stale_at))
+    }
+
+    /// The time from which a critical schedule is in trouble, unless a run succeeds before.
+    pub(crate) fn stale_at(&self) -> Option<Wall> {
+        if !self.plan.critical || self.paused {
+            return None;
+        }
+        Some(self.due_since_success()? + self.plan.jitter + self.longest_run() + LATE_AFTER)
     }
 
     /// The time at which it was first to run after its last success, as far as its records are kept. Where a later instant was taken

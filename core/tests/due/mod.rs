@@ -27,7 +27,8 @@ pub fn find_due(effect: &Effect) -> Option<Input> {
     let ms = interval_ms(timing);
     let first = after.as_ms() / ms + 1;
     let (instants, is_end) = take_lot((first..).map(|n| Wall::from_ms(n * ms)), *until);
-    Some(Input::Due(DueInstants { schedule: schedule.clone(), revision: *revision, after: *after, instants, is_end }))
+    let (schedule, revision, after) = (schedule.clone(), *revision, *after);
+    Some(Input::Due(DueInstants { schedule, revision, after, instants, is_end, is_unsearchable: false }))
 }
 
 /// Reads a log, and sees that every due instant has one fate, and none is left out.

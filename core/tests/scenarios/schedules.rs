@@ -431,6 +431,58 @@ fn a_critical_schedule_that_nobody_runs_is_in_trouble_until_a_run_succeeds() {
     assert_eq!(trouble(&idle), None, "it is not critical");
 }
 
+fn said(rig: &mut Rig) -> Vec<&'static str> {
+    let code = |notice: Notice| match notice {
+        Notice::ScheduleFailing { why, .. } => Some(why.code()),
+        Notice::ScheduleRecovered { .. } => Some("recovered"),
+        _ => None,
+    };
+    rig.noticed().into_iter().filter_map(code).collect()
+}
+
+/// It is due once a day, and nobody asks how it is in between.
+#[test]
+fn trouble_is_said_when_it_begins_and_when_it_is_over() {
+    let mut rig = Rig::new();
+    let short = Draft { timeout: Some(secs(600)), ..patient("k") };
+    let daily = Timing::Every(secs(86_400));
+    set(&mut rig, ScheduleDraft { timing: daily, job: short, critical: true, ..every_minute() });
+    while schedule(&rig).records.list.is_empty() {
+        rig.advance(secs(MINUTE));
+    }
+    rig.advance(secs(9 * MINUTE));
+    assert_eq!(said(&mut rig), [""; 0]);
+    rig.advance(secs(3 * MINUTE));
+    assert_eq!(said(&mut rig), ["never_succeeded"]);
+    rig.advance(secs(600 * MINUTE));
+    assert_eq!(said(&mut rig), [""; 0], "once");
+    let session = rig.worker("w", 1, 9, &["k"]);
+    while schedule(&rig).open.is_empty() {
+        rig.advance(secs(MINUTE));
+    }
+    succeed_all(&mut rig, session);
+    rig.advance(secs(MINUTE));
+    assert_eq!(said(&mut rig), ["recovered"]);
+}
+
+#[test]
+fn a_schedule_whose_timing_cannot_be_searched_is_in_trouble() {
+    let mut rig = Rig::new();
+    let found = asked_for(&mut rig);
+    let unknown = DueInstants { instants: Vec::new(), is_end: true, is_unsearchable: true, ..found };
+    assert!(!asks_again(&mut rig, unknown));
+    rig.advance(secs(MINUTE));
+    let now = rig.manager.log_time_at(rig.now.mono);
+    let trouble = |rig: &Rig| rig.manager.schedule_trouble(&name("tidy"), now).map(|(why, _)| why.code());
+    assert_eq!(trouble(&rig), Some("timing_unknown"), "though it is not critical");
+    assert_eq!(rig.call(Call::PauseSchedule(name("tidy"))), Ok(Answer::Done));
+    assert_eq!(trouble(&rig), None, "it is not to run");
+    assert_eq!(rig.call(Call::ResumeSchedule(name("tidy"))), Ok(Answer::Done));
+    set(&mut rig, ScheduleDraft { timing: Timing::Every(secs(2 * MINUTE)), ..every_minute() });
+    rig.advance(secs(MINUTE));
+    assert_eq!(trouble(&rig), None, "the new timing is known");
+}
+
 /// The timeout of its job is what a run may take, where that is shorter.
 #[test]
 fn the_allowance_of_a_run_follows_its_timeout_and_its_period() {

@@ -6,6 +6,7 @@ use onward_core::effect::{Notice, TimeoutAuthority};
 use onward_core::event::NextState;
 use onward_core::health::{Judgement, Verdict};
 use onward_core::job::EndingKind;
+use onward_core::state::ScheduleTrouble;
 use onward_core::time::{Mono, span_ms};
 
 /// The span in which at most [`LINES`] of a kind are logged; the number of those withheld comes with the next.
@@ -61,7 +62,7 @@ impl Kind {
             Notice::JobTimedOut { .. } => Self::TimedOut,
             Notice::LocallyTimedOut { .. } | Notice::GateCorrected { .. } => Self::Gate,
             Notice::DeadLetter { .. } | Notice::DeadLetterOverflow { .. } => Self::DeadLetter,
-            Notice::ScheduleFailing { .. } => Self::Schedule,
+            Notice::ScheduleFailing { .. } | Notice::ScheduleRecovered { .. } => Self::Schedule,
         }
     }
 
@@ -164,9 +165,21 @@ fn line(notice: &Notice) {
             let error: String = error.chars().take(ERROR_CHARS).collect();
             tracing::warn!(%job, %kind, ?error, "dead letter");
         }
-        Notice::ScheduleFailing { schedule, failures } => {
-            tracing::error!(%schedule, failures, "a critical schedule fails again and again");
+        Notice::ScheduleFailing { schedule, why, failures } => {
+            let (reason, failures) = (why.code(), *failures);
+            match why {
+                ScheduleTrouble::RunsFail => {
+                    tracing::error!(%schedule, reason, failures, "a critical schedule fails again and again");
+                }
+                ScheduleTrouble::NotFresh | ScheduleTrouble::NeverSucceeded => {
+                    tracing::error!(%schedule, reason, failures, "a critical schedule was due and has not succeeded");
+                }
+                ScheduleTrouble::TimingUnknown => {
+                    tracing::error!(%schedule, reason, "a schedule is never due: its timing cannot be searched");
+                }
+            }
         }
+        Notice::ScheduleRecovered { schedule } => tracing::info!(%schedule, "a schedule is in trouble no longer"),
         Notice::DeadLetterOverflow { job } => tracing::warn!(%job, "dropped the oldest dead letter to make room"),
     }
 }

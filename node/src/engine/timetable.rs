@@ -44,8 +44,11 @@ fn answer(asks: &Receiver<FindDue>, shared: &Shared) {
     while let Ok(ask) = asks.recv() {
         shared.vitals.schedules.begin();
         let (schedule, revision, after) = (ask.schedule.clone(), ask.revision, ask.after);
-        let (instants, is_end) = calendars.find(ask);
-        shared.send(Command::Input(Input::Due(DueInstants { schedule, revision, after, instants, is_end })));
+        let found = calendars.find(ask);
+        let is_unsearchable = found.is_none();
+        let (instants, is_end) = found.unwrap_or((Vec::new(), true));
+        let due = DueInstants { schedule, revision, after, instants, is_end, is_unsearchable };
+        shared.send(Command::Input(Input::Due(due)));
         shared.vitals.schedules.rest();
     }
 }
@@ -54,8 +57,9 @@ fn answer(asks: &Receiver<FindDue>, shared: &Shared) {
 struct Calendars(HashMap<Name, (Seq, Calendar)>);
 
 impl Calendars {
-    /// A timing that cannot be searched is never due, and the node's log says why.
-    fn find(&mut self, ask: FindDue) -> (Vec<Wall>, bool) {
+    /// The next instants, and whether there are none behind them. `None` if the timing cannot be searched: then it is never
+    /// due, and the node's log says why.
+    fn find(&mut self, ask: FindDue) -> Option<(Vec<Wall>, bool)> {
         let FindDue { schedule, revision, timing, after, until } = ask;
         if self.0.get(&schedule).is_none_or(|(known, _)| *known != revision) {
             match Calendar::new(&timing) {
@@ -67,16 +71,17 @@ impl Calendars {
                 }
                 Err(error) => {
                     tracing::error!(%schedule, %error, "this schedule is not due here; set it anew");
-                    return (Vec::new(), true);
+                    return None;
                 }
             }
         }
         let (_, calendar) = &self.0[&schedule];
         let search = || take_lot(calendar.after(after), until);
-        catch_unwind(AssertUnwindSafe(search)).unwrap_or_else(|_| {
+        let found = catch_unwind(AssertUnwindSafe(search)).ok();
+        if found.is_none() {
             tracing::error!(%schedule, "the search for its next instant failed; it is not due any more. Set it anew");
-            (Vec::new(), true)
-        })
+        }
+        found
     }
 }
 
@@ -91,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn a_new_revision_is_another_calendar_and_a_zone_that_is_not_known_is_never_due() {
+    fn a_new_revision_is_another_calendar_and_a_zone_that_is_not_known_has_none() {
         let mut calendars = Calendars::default();
         let every = |s| Timing::Every(std::time::Duration::from_secs(s));
-        let (first, is_end) = calendars.find(ask(every(60), 1));
+        let (first, is_end) = calendars.find(ask(every(60), 1)).unwrap();
         assert_eq!((first[0].as_ms() / 1_000, is_end), (1_800_000_060, false));
-        assert_eq!(calendars.find(ask(every(7), 1)).0, first, "the same revision has the same timing");
-        assert_eq!(calendars.find(ask(every(10), 2)).0[0].as_ms() / 1_000, 1_800_000_010);
+        assert_eq!(calendars.find(ask(every(7), 1)).unwrap().0, first, "the same revision has the same timing");
+        assert_eq!(calendars.find(ask(every(10), 2)).unwrap().0[0].as_ms() / 1_000, 1_800_000_010);
         let nowhere = Timing::Cron { expression: "0 6 * * *".into(), zone: "Europe/Atlantis".into() };
-        assert_eq!(calendars.find(ask(nowhere, 3)), (Vec::new(), true));
+        assert_eq!(calendars.find(ask(nowhere, 3)), None);
     }
 }

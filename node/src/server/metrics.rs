@@ -73,7 +73,7 @@ impl Schedules {
         for (name, schedule) in view.manager.state().schedules() {
             all.count += 1;
             all.paused += u64::from(schedule.paused);
-            if let Some((why, _)) = schedule.trouble(now) {
+            if let Some((why, _)) = view.manager.schedule_trouble(name, now) {
                 all.failing += 1;
                 if all.in_trouble.len() < NAMES_SHOWN as usize {
                     all.in_trouble.push((name.to_string(), why.code()));

@@ -200,8 +200,10 @@ async fn machine(pages: &Pages) -> Result<Answered, String> {
         let judgement = view.manager.own_judgement_while(accepting);
         let state = view.manager.state();
         let now = view.manager.log_time_at(crate::clock::now().mono);
-        let failing =
-            state.schedules().iter().filter_map(|(name, schedule)| Some((name, schedule, schedule.trouble(now)?)));
+        let failing = state
+            .schedules()
+            .iter()
+            .filter_map(|(name, schedule)| Some((name, schedule, view.manager.schedule_trouble(name, now)?)));
         Answered {
             view: ManagerView { judgement, ..view.manager.view() },
             term: state.term().get(),

@@ -89,7 +89,7 @@ pub async fn list(
         use core::ops::Bound::{Excluded, Unbounded};
         let from = after.as_ref().map_or(Unbounded, Excluded);
         let all = view.manager.state().schedules().range::<Name, _>((from, Unbounded));
-        all.take(limit + 1).map(|(name, schedule)| (name.clone(), brief(schedule, view))).collect::<Vec<_>>()
+        all.take(limit + 1).map(|(name, schedule)| (name.clone(), brief(name, schedule, view))).collect::<Vec<_>>()
     });
     let mut found = found.await?;
     let has_more = found.len() > limit;
@@ -101,8 +101,9 @@ pub async fn list(
 }
 
 /// The schedule without all records but the last, which is what is shown, but with the trouble that they tell of.
-fn brief(schedule: &Known, view: &View<'_>) -> Brief {
-    let trouble = schedule.trouble(view.manager.log_time_at(crate::clock::now().mono));
+fn brief(name: &Name, schedule: &Known, view: &View<'_>) -> Brief {
+    let now = view.manager.log_time_at(crate::clock::now().mono);
+    let trouble = view.manager.schedule_trouble(name, now);
     let last = schedule.last().cloned();
     let mut brief = Known { records: Default::default(), ..schedule.clone() };
     brief.records.list.extend(last);
@@ -113,7 +114,7 @@ type Brief = (Known, Option<(ScheduleTrouble, Wall)>);
 
 async fn find(app: &App, name: &Name) -> Result<Brief, Problem> {
     let wanted = name.clone();
-    let read = move |view: &View<'_>| view.manager.state().schedule(&wanted).map(|known| brief(known, view));
+    let read = move |view: &View<'_>| view.manager.state().schedule(&wanted).map(|known| brief(&wanted, known, view));
     let found = app.engine.read(read).await?;
     found.ok_or_else(|| Refusal::UnknownSchedule.into())
 }
