@@ -5,7 +5,7 @@ use core::str::FromStr;
 
 /// The header with the leader's address and term: `onward-leader: host:port; term=7`.
 pub const LEADER: &str = "onward-leader";
-/// The header of a 503 that says whether the call was carried out: see [`Done`].
+/// The header of a 503 that says whether the call was carried out: see [`CallFate`].
 pub const DONE: &str = "onward-done";
 /// The stable word of an answer that is not a success, for those who do not read its body.
 pub const CODE: &str = "onward-code";
@@ -14,7 +14,7 @@ pub const FORWARDED: &str = "onward-forwarded";
 
 /// The fate of a call that got no answer of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Done {
+pub enum CallFate {
     /// Surely not: it was refused before anything was decided, and may be made again anywhere.
     #[default]
     No,
@@ -22,7 +22,7 @@ pub enum Done {
     Unknown,
 }
 
-impl Done {
+impl CallFate {
     pub const fn word(self) -> &'static str {
         match self {
             Self::No => "no",
@@ -82,9 +82,9 @@ mod tests {
 
     #[test]
     fn what_was_done_is_one_of_two_words() {
-        for done in [Done::No, Done::Unknown] {
-            assert_eq!(Done::of(done.word().as_bytes()), Some(done));
+        for done in [CallFate::No, CallFate::Unknown] {
+            assert_eq!(CallFate::of(done.word().as_bytes()), Some(done));
         }
-        assert_eq!(Done::of(b"maybe"), None);
+        assert_eq!(CallFate::of(b"maybe"), None);
     }
 }

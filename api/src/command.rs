@@ -11,9 +11,9 @@ use crate::job::JobState;
 pub struct Nothing {}
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Retry))]
 #[serde(deny_unknown_fields)]
-pub struct Retry {
+pub struct RetryRequest {
     /// Repeating it gives the same job again.
     pub request_id: String,
 }

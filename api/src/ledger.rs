@@ -13,15 +13,15 @@ pub struct Ledger {
     pub id: String,
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub state: JobState,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LedgerLine>,
     /// Older entries that are not kept.
     pub dropped: u64,
 }
 
 /// `what` says which of the other fields there are.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Entry {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Entry))]
+pub struct LedgerLine {
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub at: Option<At>,
     /// The number of times in a row that the same was decided; `at` is of the last.

@@ -11,10 +11,10 @@ use mimalloc::MiMalloc;
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Debug)]
-pub struct Counting;
+pub struct CountingAllocator;
 
 // SAFETY: every call is passed on unchanged to the allocator behind it.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's promises are passed on.

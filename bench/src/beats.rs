@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use onward::extender::LeaseState;
 use onward::mailbox::{Mailbox, Memory, Message, Want};
-use onward::testing::Attempt;
+use onward::testing::TestAttempt;
 use onward::{Context, Delivery, Heartbeat, LeaseExtender, LeaseRule};
 
 use crate::report::Figure;
@@ -45,7 +45,7 @@ fn of_attempts(runtime: &tokio::runtime::Runtime, rounds: usize, count: u32) -> 
         }
         Ok(())
     };
-    runtime.block_on(Attempt::of("beats").payload(&()).run(handler));
+    runtime.block_on(TestAttempt::of("beats").payload(&()).run(handler));
     heard.iter().collect()
 }
 

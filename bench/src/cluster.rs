@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use onward::Client;
 use onward::client::Retries;
-use onward_testkit::{Cluster, ClusterOptions, Postgres};
+use onward_testkit::{Cluster, ClusterOptions, PostgresServer};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use tokio_postgres::NoTls;
 
 use crate::contest::ours::grpc::OverGrpc;
-use crate::contest::ours::program::{Node, program};
+use crate::contest::ours::program::{NodeProcess, program};
 use crate::contest::rows::drain;
-use crate::contest::{Contender, Failed};
+use crate::contest::{Contender, ContestError};
 use crate::report::Figure;
 use crate::runs::median;
 
@@ -31,7 +31,7 @@ enum Loss {
 }
 
 /// Measures the time from the loss of the leader to the first hand-out by the next one.
-pub async fn takeovers(quick: bool) -> Result<Vec<Figure>, Failed> {
+pub async fn takeovers(quick: bool) -> Result<Vec<Figure>, ContestError> {
     let (kills, freezes) = if quick { (5, 2) } else { (20, 5) };
     let cluster = cluster(10_000).await?;
     let killed = lose_leaders(&cluster, Loss::Kill, kills).await?;
@@ -55,7 +55,7 @@ pub async fn takeovers(quick: bool) -> Result<Vec<Figure>, Failed> {
 }
 
 /// The same with a million jobs.
-pub async fn large_takeovers(quick: bool) -> Result<Vec<Figure>, Failed> {
+pub async fn large_takeovers(quick: bool) -> Result<Vec<Figure>, ContestError> {
     let jobs = if quick { 100_000 } else { 1_000_000 };
     let cluster = cluster(jobs).await?;
     let times = lose_leaders(&cluster, Loss::Kill, 3).await?;
@@ -74,7 +74,7 @@ fn once() -> Retries {
     Retries { pauses: Vec::new(), unreachable: false }
 }
 
-async fn cluster(jobs: u64) -> Result<Cluster, Failed> {
+async fn cluster(jobs: u64) -> Result<Cluster, ContestError> {
     let cluster = ClusterOptions::of(program()?).start()?;
     let leader = leader(&cluster, None).await?;
     let client = Client::connect(&cluster.managers[leader].url())?;
@@ -89,7 +89,7 @@ async fn cluster(jobs: u64) -> Result<Cluster, Failed> {
 }
 
 /// The manager that leads and serves, and is not this one.
-async fn leader(cluster: &Cluster, but: Option<usize>) -> Result<usize, Failed> {
+async fn leader(cluster: &Cluster, but: Option<usize>) -> Result<usize, ContestError> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         for (index, manager) in cluster.managers.iter().enumerate().filter(|(index, _)| Some(*index) != but) {
@@ -104,7 +104,7 @@ async fn leader(cluster: &Cluster, but: Option<usize>) -> Result<usize, Failed> 
     Err("nobody leads".into())
 }
 
-async fn lose_leaders(cluster: &Cluster, loss: Loss, times: usize) -> Result<Vec<f64>, Failed> {
+async fn lose_leaders(cluster: &Cluster, loss: Loss, times: usize) -> Result<Vec<f64>, ContestError> {
     let mut spans = Vec::new();
     for round in 0..times {
         let led = leader(cluster, None).await?;
@@ -127,7 +127,7 @@ async fn lose_leaders(cluster: &Cluster, loss: Loss, times: usize) -> Result<Vec
 }
 
 /// Waits until all managers but the leader follow and have caught up.
-async fn follow(cluster: &Cluster, leader: usize) -> Result<(), Failed> {
+async fn follow(cluster: &Cluster, leader: usize) -> Result<(), ContestError> {
     for manager in cluster.managers.iter().enumerate().filter(|(index, _)| *index != leader).map(|(_, one)| one) {
         let client = Client::connect(&manager.url())?.retrying(once()).within(Duration::from_secs(1));
         let begun = Instant::now();
@@ -146,7 +146,7 @@ async fn follow(cluster: &Cluster, leader: usize) -> Result<(), Failed> {
 }
 
 /// Asks this manager for work until there is some.
-async fn hand_out(url: &str, worker: &str) -> Result<(), Failed> {
+async fn hand_out(url: &str, worker: &str) -> Result<(), ContestError> {
     let client = Client::connect(url)?.retrying(once()).within(Duration::from_secs(2));
     let poll = json!({
         "worker_id": worker, "incarnation": "1", "kinds": ["bench"], "max": 1, "wait_s": 0, "lease_s": 60,
@@ -166,13 +166,14 @@ async fn hand_out(url: &str, worker: &str) -> Result<(), Failed> {
 
 /// Drains on PostgreSQL, in turns with a queue that is written by hand; then with one who follows, and while somebody
 /// keeps a transaction open.
-pub async fn drains(quick: bool) -> Result<Vec<Figure>, Failed> {
+pub async fn drains(quick: bool) -> Result<Vec<Figure>, ContestError> {
     let (rounds, time) = if quick { (2, Duration::from_millis(500)) } else { (5, Duration::from_secs(2)) };
-    let (database, folders) = (Postgres::options().fsync().start()?, (tempfile::tempdir()?, tempfile::tempdir()?));
+    let (database, folders) =
+        (PostgresServer::options().fsync().start()?, (tempfile::tempdir()?, tempfile::tempdir()?));
     let url = database.database()?;
-    let mut ours = OverGrpc::on(Node::start_on(folders.0.path(), &url)?).await?;
+    let mut ours = OverGrpc::on(NodeProcess::start_on(folders.0.path(), &url)?).await?;
     let by_hand_folder = tempfile::tempdir()?;
-    let mut by_hand = crate::contest::peers::postgres::Postgres.start(by_hand_folder.path()).await?;
+    let mut by_hand = crate::contest::peers::postgres::PostgresPeer.start(by_hand_folder.path()).await?;
     let mut figures = Vec::new();
     let mut beside = Vec::new();
     for (in_flight, wanted) in [(64, 1.5), (1_024, 3.0)] {
@@ -217,7 +218,7 @@ pub async fn drains(quick: bool) -> Result<Vec<Figure>, Failed> {
         more: true,
         spread: None,
     });
-    let _follower = Node::start_on(folders.1.path(), &url)?;
+    let _follower = NodeProcess::start_on(folders.1.path(), &url)?;
     for (in_flight, by_hand) in [64, 1_024].into_iter().zip(beside) {
         let mut rates = Vec::new();
         for _ in 0..rounds {

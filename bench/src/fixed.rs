@@ -13,7 +13,7 @@ use onward_core::manager::Manager;
 use onward_core::message::{FromWorker, Hello, Subscription};
 use onward_core::settings::Rules;
 use onward_core::time::{Mono, Now, Wall};
-use onward_log::{BatchId, BatchKey, Row, codec};
+use onward_log::{BatchId, BatchKey, LogRow, codec};
 use onward_proto::v1::{Beat, ManagerFrame, Settlement, SubmitRequest, Succeed, WorkerFrame, settlement};
 use onward_proto::{draft, manager, worker};
 use prost::Message;
@@ -103,7 +103,7 @@ impl Node {
         }
         if let Some(question) = asked {
             self.feed(Input::SeatConfirmed { term: Term::new(1), question });
-            self.feed(Input::Drained);
+            self.feed(Input::QueueEmptied);
         }
     }
 
@@ -112,7 +112,7 @@ impl Node {
         self.row.clear();
         self.body.clear();
         codec::encode_events(events, &mut self.body);
-        let row = Row { count: events.len() as u32, body: &self.body };
+        let row = LogRow { count: events.len() as u32, body: &self.body };
         row.put(BatchKey { term: Term::new(1), id: BatchId(first.0), first }, &mut self.row);
         self.bytes += self.row.len();
         self.events += events.len() as u64;

@@ -8,7 +8,7 @@ use onward_testkit::{World, WorldOptions};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::contest::Failed;
+use crate::contest::ContestError;
 use crate::contest::ours::program::program;
 use crate::report::Figure;
 use crate::runs::median;
@@ -19,7 +19,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A job that runs in three datacenters is cancelled at the gate, again and again.
-pub async fn decisions(quick: bool) -> Result<Vec<Figure>, Failed> {
+pub async fn decisions(quick: bool) -> Result<Vec<Figure>, ContestError> {
     let times = if quick { 5 } else { 20 };
     let world = WorldOptions::of(program()?).datacenters(DATACENTERS.len()).start()?;
     let gate = client(&world)?;
@@ -45,13 +45,13 @@ pub async fn decisions(quick: bool) -> Result<Vec<Figure>, Failed> {
     }])
 }
 
-fn client(world: &World) -> Result<Client, Failed> {
+fn client(world: &World) -> Result<Client, ContestError> {
     let gate = &world.gates[0];
     let token = std::fs::read_to_string(gate.data().join("token"))?;
     Ok(Client::at(NodeAddress::at(&gate.url())?.with_token(token.trim())))
 }
 
-async fn all_connected(gate: &Client) -> Result<(), Failed> {
+async fn all_connected(gate: &Client) -> Result<(), ContestError> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         let list: Value = gate.get("/v1/datacenters").await?;
@@ -65,14 +65,14 @@ async fn all_connected(gate: &Client) -> Result<(), Failed> {
 }
 
 /// Each process writes its number into the folder, and waits to be ended.
-async fn submit(gate: &Client, folder: &Path) -> Result<String, Failed> {
+async fn submit(gate: &Client, folder: &Path) -> Result<String, ContestError> {
     let script = format!("echo $$ > {0}/$$.new; mv {0}/$$.new {0}/$$; exec sleep 600", folder.display());
     let job = json!({ "kind": "exec", "payload": { "argv": ["sh", "-c", script] }, "stuck_after_s": 600, "datacenters": DATACENTERS });
     let answer: Value = gate.post("/v1/jobs", &job).await?;
     Ok(answer["id"].as_str().ok_or("no id")?.to_owned())
 }
 
-async fn running(folder: &Path) -> Result<Vec<PathBuf>, Failed> {
+async fn running(folder: &Path) -> Result<Vec<PathBuf>, ContestError> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         let names = std::fs::read_dir(folder)?.flatten().map(|entry| entry.file_name());
@@ -88,7 +88,7 @@ async fn running(folder: &Path) -> Result<Vec<PathBuf>, Failed> {
     Err("the job does not run in all datacenters".into())
 }
 
-async fn gone(pids: &[PathBuf], since: Instant) -> Result<(), Failed> {
+async fn gone(pids: &[PathBuf], since: Instant) -> Result<(), ContestError> {
     while pids.iter().any(|pid| pid.exists()) {
         if since.elapsed() > PATIENCE {
             return Err("processes are left of a job that was cancelled".into());

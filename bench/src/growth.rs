@@ -8,11 +8,11 @@ use onward_proto::draft::draft_out;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::contest::Failed;
+use crate::contest::ContestError;
 use crate::contest::ours::grpc::OverGrpc;
-use crate::contest::ours::mixed::{self, Backlog, Begun, Spent};
-use crate::contest::ours::program::Node;
-use crate::contest::rows::Plan;
+use crate::contest::ours::mixed::{self, StageBacklog, StageCost, StageStart};
+use crate::contest::ours::program::NodeProcess;
+use crate::contest::rows::ContestPlan;
 use crate::runs::median;
 
 const KIND: &str = "work";
@@ -46,10 +46,10 @@ impl Curve {
 /// The curves that `wants` asks for by name: `backlog`, `workers`, `payload`.
 pub async fn curves(
     quick: bool,
-    plan: Plan,
+    plan: ContestPlan,
     wants: impl Fn(&str) -> bool,
     say: impl Fn(&str),
-) -> Result<Vec<Curve>, Failed> {
+) -> Result<Vec<Curve>, ContestError> {
     let cut = |sizes: &[u64], most: u64| -> Vec<u64> {
         sizes.iter().copied().filter(|size| !quick || *size <= most).collect()
     };
@@ -83,18 +83,18 @@ pub async fn curves(
 
 impl Point {
     /// Medians of rounds, without the first: in that, everything gets warm.
-    fn of(size: u64, rounds: &[Spent]) -> Self {
-        let of = |cost: fn(&Spent) -> Duration| {
-            let each = |round: &Spent| cost(round).as_secs_f64() * 1e6 / round.on as f64;
+    fn of(size: u64, rounds: &[StageCost]) -> Self {
+        let of = |cost: fn(&StageCost) -> Duration| {
+            let each = |round: &StageCost| cost(round).as_secs_f64() * 1e6 / round.on as f64;
             median(rounds[1..].iter().map(each).collect()).0
         };
         Self { size, taken: of(|round| round.taken), node: of(|round| round.used) }
     }
 }
 
-async fn with_backlog(jobs: u64, plan: Plan) -> Result<Point, Failed> {
+async fn with_backlog(jobs: u64, plan: ContestPlan) -> Result<Point, ContestError> {
     let folder = tempfile::tempdir()?;
-    let mut node = Backlog::of(jobs as usize, folder.path()).await?;
+    let mut node = StageBacklog::of(jobs as usize, folder.path()).await?;
     mixed::calm(node.pid()).await?;
     let mut rounds = Vec::new();
     for _ in 0..=plan.runs {
@@ -104,11 +104,11 @@ async fn with_backlog(jobs: u64, plan: Plan) -> Result<Point, Failed> {
 }
 
 /// Every worker has a connection and a slot, and settles what it gets at once.
-async fn with_workers(count: u64, plan: Plan) -> Result<Point, Failed> {
+async fn with_workers(count: u64, plan: ContestPlan) -> Result<Point, ContestError> {
     let folder = tempfile::tempdir()?;
     // Room for all of them, and for us.
     std::fs::write(folder.path().join("onward.toml"), "[http]\nconnections = 6000\nsessions = 5500\n")?;
-    let mut over = OverGrpc::on(Node::start(folder.path())?).await?;
+    let mut over = OverGrpc::on(NodeProcess::start(folder.path())?).await?;
     let mut sessions = Vec::new();
     for _ in 0..count {
         sessions.push((over.session(1, vec![KIND.into()]).await?, Vec::new()));
@@ -121,12 +121,12 @@ async fn with_workers(count: u64, plan: Plan) -> Result<Point, Failed> {
     for _ in 0..=plan.runs {
         submit(&mut over, count * each).await?;
         mixed::calm(over.node.pid()).await?;
-        let begun = Begun::now(over.node.pid())?;
+        let begun = StageStart::now(over.node.pid())?;
         let mut working = JoinSet::new();
         for (mut session, mut in_hand) in sessions.drain(..) {
             working.spawn(async move {
                 session.settle_some(&mut in_hand, each).await?;
-                Ok::<_, Failed>((session, in_hand))
+                Ok::<_, ContestError>((session, in_hand))
             });
         }
         while let Some(done) = working.join_next().await {
@@ -137,7 +137,7 @@ async fn with_workers(count: u64, plan: Plan) -> Result<Point, Failed> {
     Ok(Point::of(count, &rounds))
 }
 
-async fn submit(over: &mut OverGrpc, mut jobs: u64) -> Result<(), Failed> {
+async fn submit(over: &mut OverGrpc, mut jobs: u64) -> Result<(), ContestError> {
     while jobs > 0 {
         let batch = jobs.min(1_024);
         over.submit_drafts((0..batch).map(|_| draft(100)).collect()).await?;
@@ -146,15 +146,15 @@ async fn submit(over: &mut OverGrpc, mut jobs: u64) -> Result<(), Failed> {
     Ok(())
 }
 
-async fn with_payload(bytes: u64, plan: Plan) -> Result<Point, Failed> {
+async fn with_payload(bytes: u64, plan: ContestPlan) -> Result<Point, ContestError> {
     let folder = tempfile::tempdir()?;
-    let mut over = OverGrpc::on(Node::start(folder.path())?).await?;
+    let mut over = OverGrpc::on(NodeProcess::start(folder.path())?).await?;
     let batch = (AT_ONCE / bytes as usize).clamp(1, 256);
     let mut session = over.session(batch, vec![KIND.into()]).await?;
     let mut in_hand = Vec::new();
     let mut rounds = Vec::new();
     for _ in 0..=plan.runs {
-        let (begun, mut jobs) = (Begun::now(over.node.pid())?, 0);
+        let (begun, mut jobs) = (StageStart::now(over.node.pid())?, 0);
         while begun.at.elapsed() < plan.time {
             over.submit_drafts((0..batch).map(|_| draft(bytes as usize)).collect()).await?;
             jobs += session.settle_some(&mut in_hand, batch as u64).await?;

@@ -17,7 +17,7 @@ const PING: usize = 128;
 
 /// The number of times a second of each.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct MachineLimits {
     /// A record written and synced.
     pub sync: f64,
     /// Records, when 64 share a sync.
@@ -26,7 +26,7 @@ pub struct Limits {
     pub round_trip: f64,
 }
 
-impl Limits {
+impl MachineLimits {
     pub fn measure(time: Duration) -> std::io::Result<Self> {
         let sync = syncs(RECORD, time)?;
         let records = 64.0 * syncs(64 * RECORD, time)?;

@@ -9,7 +9,7 @@ use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq
 use onward_core::input::{Call, Input, Submission};
 use onward_core::job::Draft;
 use onward_core::manager::Manager;
-use onward_core::message::{Beat, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::message::{Beat, EndReport, FromWorker, Hello, Settlement, Subscription, ToWorker};
 use onward_core::payload::Payload;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::{Mono, Now, Wall};
@@ -17,7 +17,7 @@ use onward_core::time::{Mono, Now, Wall};
 use crate::cpu::Stopwatch;
 
 #[derive(Debug)]
-pub struct Machine {
+pub struct BenchMachine {
     pub manager: Manager,
     pub now: Now,
     pub events: u64,
@@ -39,7 +39,7 @@ fn rules() -> Rules {
     settings.check().expect("valid settings")
 }
 
-impl Machine {
+impl BenchMachine {
     pub fn new() -> Self {
         let now = Now { mono: Mono::from_ms(1_000), wall: Wall::from_ms(1_800_000_000_000) };
         let mut machine = Self {
@@ -93,7 +93,7 @@ impl Machine {
         }
         if let Some(question) = asked {
             inputs.push_back(Input::SeatConfirmed { term: Term::new(1), question });
-            inputs.push_back(Input::Drained);
+            inputs.push_back(Input::QueueEmptied);
         }
     }
 
@@ -188,7 +188,7 @@ impl Machine {
             let result = self.result.clone();
             let settled = claims
                 .iter()
-                .map(|claim| Settlement::new(*claim, Report::Succeed { result: result.clone() }))
+                .map(|claim| Settlement::new(*claim, EndReport::Succeed { result: result.clone() }))
                 .collect();
             self.feed(Input::Session { session, message: FromWorker::Settle(settled) });
         }

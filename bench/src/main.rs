@@ -32,12 +32,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use contest::Failed;
+use contest::ContestError;
 
 const KEEPING: &str = "MIMALLOC_PURGE_DELAY";
 
 #[global_allocator]
-static ALLOCATOR: allocation::Counting = allocation::Counting;
+static ALLOCATOR: allocation::CountingAllocator = allocation::CountingAllocator;
 
 /// How fast Onward is, beside other systems and beside what this machine can do.
 #[derive(Parser)]
@@ -79,7 +79,7 @@ fn parts() -> clap::builder::PossibleValuesParser {
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = if args.echo {
-        limits::echo().map_err(Failed::from)
+        limits::echo().map_err(ContestError::from)
     } else if let Some(jobs) = args.fixed {
         println!("{} bytes", fixed::run(jobs));
         Ok(())
@@ -100,18 +100,18 @@ fn main() -> ExitCode {
 }
 
 #[cfg(feature = "peers")]
-fn install() -> Result<(), Failed> {
+fn install() -> Result<(), ContestError> {
     contest::peers::install::install()
 }
 
 #[cfg(not(feature = "peers"))]
-fn install() -> Result<(), Failed> {
+fn install() -> Result<(), ContestError> {
     Err("this was built without the feature `peers`, and would not use them".into())
 }
 
-fn run(args: Args) -> Result<(), Failed> {
+fn run(args: Args) -> Result<(), ContestError> {
     keep_memory();
-    let report = stages::Run { quick: args.quick, only: args.only }.everything()?;
+    let report = stages::StageRun { quick: args.quick, only: args.only }.everything()?;
     let json = serde_json::to_string_pretty(&report.json())?;
     if let Some(file) = &args.save {
         std::fs::write(file, format!("{json}\n")).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -127,7 +127,7 @@ fn run(args: Args) -> Result<(), Failed> {
     }
 }
 
-fn draw(from: &Path, to: &Path) -> Result<(), Failed> {
+fn draw(from: &Path, to: &Path) -> Result<(), ContestError> {
     let text = std::fs::read_to_string(from).map_err(|error| format!("{}: {error}", from.display()))?;
     let figures = serde_json::from_str(&text).map_err(|error| format!("{}: {error}", from.display()))?;
     std::fs::write(to, picture::of(&figures)?).map_err(|error| format!("{}: {error}", to.display()).into())

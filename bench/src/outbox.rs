@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use onward::outbox::{Outbox, PublishError, Publisher, Row, Supervise};
 use onward_health::Supervisor;
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 use tokio::sync::Notify;
 use tokio_postgres::{Client, NoTls};
 
-use crate::contest::Failed;
+use crate::contest::ContestError;
 use crate::report::Figure;
 use crate::runs::median;
 
@@ -31,13 +31,13 @@ const TAKE_PLAIN: &str = "SELECT id, topic, key, payload FROM plain WHERE publis
 const MARK_PLAIN: &str = "UPDATE plain SET published_at = now() WHERE id = ANY($1)";
 
 /// Counts rows, and says when there were enough.
-struct Counted {
+struct RowCounter {
     published: AtomicU64,
     wanted: AtomicU64,
     enough: Notify,
 }
 
-struct TakesAll(Arc<Counted>);
+struct TakesAll(Arc<RowCounter>);
 
 impl Publisher for TakesAll {
     async fn publish(&self, rows: &[Row]) -> Vec<Result<(), PublishError>> {
@@ -50,14 +50,14 @@ impl Publisher for TakesAll {
 }
 
 /// Each of so many slices of rows is written, and then published.
-pub async fn run(slices: u64, rows: u64) -> Result<Vec<Figure>, Failed> {
-    let server = Postgres::options().fsync().start()?;
+pub async fn run(slices: u64, rows: u64) -> Result<Vec<Figure>, ContestError> {
+    let server = PostgresServer::options().fsync().start()?;
     let url = server.database()?;
     let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await?;
     tokio::spawn(connection);
     client.batch_execute(PLAIN).await?;
     let counted =
-        Arc::new(Counted { published: AtomicU64::new(0), wanted: AtomicU64::new(u64::MAX), enough: Notify::new() });
+        Arc::new(RowCounter { published: AtomicU64::new(0), wanted: AtomicU64::new(u64::MAX), enough: Notify::new() });
     let outbox = Outbox::postgres(&url).await?;
     let poller = outbox.clone().publish_to(TakesAll(counted.clone())).every(Duration::from_millis(5));
     let service = Supervisor::new("bench").without_signals();
@@ -104,7 +104,7 @@ pub async fn run(slices: u64, rows: u64) -> Result<Vec<Figure>, Failed> {
 }
 
 /// Rows a second, from the commit of all of them to the publication of the last.
-async fn drain(client: &Client, counted: &Counted, total: u64, rows: u64) -> Result<f64, Failed> {
+async fn drain(client: &Client, counted: &RowCounter, total: u64, rows: u64) -> Result<f64, ContestError> {
     counted.wanted.store(total, Ordering::SeqCst);
     client.execute(FILL, &[&(rows as i64)]).await?;
     let began = Instant::now();
@@ -112,7 +112,7 @@ async fn drain(client: &Client, counted: &Counted, total: u64, rows: u64) -> Res
     Ok(rows as f64 / began.elapsed().as_secs_f64())
 }
 
-async fn drain_plainly(client: &mut Client, rows: u64) -> Result<f64, Failed> {
+async fn drain_plainly(client: &mut Client, rows: u64) -> Result<f64, ContestError> {
     client.execute(FILL_PLAIN, &[&(rows as i64)]).await?;
     let (take, mark) = (client.prepare(TAKE_PLAIN).await?, client.prepare(MARK_PLAIN).await?);
     let began = Instant::now();

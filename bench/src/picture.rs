@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::contest::Failed;
+use crate::contest::ContestError;
 use crate::report::short;
 
 const WIDTH: f64 = 900.0;
@@ -27,7 +27,7 @@ struct Bar<'a> {
     colour: &'static str,
 }
 
-pub fn of(figures: &Value) -> Result<String, Failed> {
+pub fn of(figures: &Value) -> Result<String, ContestError> {
     let list = |name: &str| figures[name].as_array().filter(|list| !list.is_empty());
     match (list("contenders"), list("growth")) {
         (Some(contenders), _) => side_by_side(contenders),
@@ -36,7 +36,7 @@ pub fn of(figures: &Value) -> Result<String, Failed> {
     }
 }
 
-fn side_by_side(contenders: &[Value]) -> Result<String, Failed> {
+fn side_by_side(contenders: &[Value]) -> Result<String, ContestError> {
     let mut body = String::new();
     let mut y = TOP;
     for (title, key, is_time) in GROUPS {
@@ -76,7 +76,7 @@ fn side_by_side(contenders: &[Value]) -> Result<String, Failed> {
 
 /// Both ways by powers of ten: what grows with something goes up beside it, what does not is level. The thinner line is
 /// the node's processor time.
-fn growth(curves: &[Value]) -> Result<String, Failed> {
+fn growth(curves: &[Value]) -> Result<String, ContestError> {
     const SIDE: f64 = 250.0;
     const HEIGHT: f64 = 260.0;
     const FLOOR: f64 = 200.0;

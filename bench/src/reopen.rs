@@ -11,7 +11,7 @@ use onward_core::payload::Payload;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::Wall;
 use onward_log::{Archive, ArchivedJob, EmbeddedArchive, EmbeddedLog, Log, codec};
-use onward_node::engine::{Engine, Start};
+use onward_node::engine::{Engine, EngineStart};
 use tokio::runtime::Runtime;
 
 use crate::allocation::live_bytes;
@@ -74,7 +74,7 @@ fn scaled(took: Duration, queued: usize) -> Duration {
 
 fn open(folder: &Path) -> Engine {
     let log = EmbeddedLog::open(folder).expect("the log opens");
-    let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+    let mut start = EngineStart::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.archive = Some(Arc::new(EmbeddedArchive::open(folder).expect("the archive opens")));
     Engine::start(start).expect("the engine starts")
 }
@@ -123,7 +123,7 @@ fn archive(folder: &Path, archived: usize) {
 
 /// A job that has ended, as the archive keeps it.
 fn sample() -> onward_core::state::JobImage {
-    let mut machine = crate::machine::Machine::new();
+    let mut machine = crate::machine::BenchMachine::new();
     let kind = onward_core::ids::Name::new("resize").expect("valid");
     machine.worker("worker".into(), 1, std::slice::from_ref(&kind));
     machine.submit(std::iter::once(Draft::of_kind("resize", Payload::from([b'x'; 100]))));

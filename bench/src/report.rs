@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::contest::rows::{Measured, What};
+use crate::contest::rows::{Measurement, What};
 use crate::growth::{Curve, Point};
-use crate::limits::Limits;
+use crate::limits::MachineLimits;
 
 /// A figure, and its goal.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ impl Figure {
 
 /// All figures that were measured.
 #[derive(Debug, Default)]
-pub struct Report {
-    pub limits: Option<Limits>,
-    pub contenders: Vec<Measured>,
+pub struct BenchReport {
+    pub limits: Option<MachineLimits>,
+    pub contenders: Vec<Measurement>,
     /// Contenders that could not take part, and why.
     pub absent: Vec<(&'static str, String)>,
     pub figures: Vec<Figure>,
@@ -71,7 +71,7 @@ impl What {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// Figures that miss their goals, and parts that could not be measured.
     pub fn missed(&self) -> Vec<String> {
         let figures = self.figures.iter().filter(|figure| figure.reached() == Some(false));
@@ -223,7 +223,7 @@ mod tests {
             spread: None,
         };
         let figures = vec![figure("a", 1.0, Some(2.0)), figure("b", 3.0, Some(2.0)), figure("c", 3.0, None)];
-        let report = Report { figures, absent: vec![("d", "no program".into())], ..Report::default() };
+        let report = BenchReport { figures, absent: vec![("d", "no program".into())], ..BenchReport::default() };
         assert_eq!(report.missed(), ["b", "d: no program"]);
     }
 }

@@ -13,7 +13,7 @@ use crate::allocation::live_bytes;
 use crate::beats::beats;
 use crate::cpu::Stopwatch;
 use crate::gate_machine::gates;
-use crate::machine::Machine;
+use crate::machine::BenchMachine;
 use crate::reopen::reopen;
 use crate::report::Figure;
 use crate::steps::steps;
@@ -55,7 +55,7 @@ fn payload() -> Payload {
 fn cycles(rounds: usize, jobs: u64) -> Figure {
     let kind = Name::new("resize").expect("valid");
     let rates = (0..rounds).map(|_| {
-        let mut machine = Machine::new();
+        let mut machine = BenchMachine::new();
         for worker in 0..8 {
             machine.worker(format!("worker-{worker}"), (IN_FLIGHT / 8) as u32, std::slice::from_ref(&kind));
         }
@@ -189,7 +189,7 @@ fn make_memory_real(bytes: usize) {
 
 /// A machine with so many jobs queued, and workers that take whatever comes.
 struct Backlog {
-    machine: Machine,
+    machine: BenchMachine,
     mix: Mix,
     bytes_per_job: f64,
 }
@@ -198,7 +198,7 @@ impl Backlog {
     fn of(queued: u64) -> Self {
         let mut mix = Mix::new();
         let before = live_bytes();
-        let mut machine = Machine::new();
+        let mut machine = BenchMachine::new();
         for _ in 0..queued / 100 {
             machine.submit((0..100).map(|_| mix.next(true)));
             machine.tick();
@@ -228,7 +228,7 @@ fn workers(rounds: usize) -> Vec<Figure> {
     const WORKERS: usize = 1_000_000;
     let kind = Name::new("resize").expect("valid");
     let before = live_bytes();
-    let mut machine = Machine::new();
+    let mut machine = BenchMachine::new();
     for worker in 0..WORKERS {
         machine.worker(format!("worker-{worker:07}"), 4, std::slice::from_ref(&kind));
         if worker % 100_000 == 99_999 {

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use crate::contest::ours::grpc::{Grpc, OverGrpc};
 use crate::contest::ours::http::Http;
-use crate::contest::ours::mixed::{self, Backlog};
-use crate::contest::ours::program::Node;
-use crate::contest::rows::{Measured, Plan, What, measure};
-use crate::contest::{Contender, Failed};
+use crate::contest::ours::mixed::{self, StageBacklog};
+use crate::contest::ours::program::NodeProcess;
+use crate::contest::rows::{ContestPlan, Measurement, What, measure};
+use crate::contest::{Contender, ContestError};
 use crate::growth;
-use crate::limits::Limits;
-use crate::report::{Figure, Report};
+use crate::limits::MachineLimits;
+use crate::report::{BenchReport, Figure};
 use crate::runs;
 
 /// The parts of a whole run, by the names that `--only` knows.
@@ -31,22 +31,22 @@ pub const EXTRA: [&str; 9] = [
     "decisions",
 ];
 
-pub struct Run {
+pub struct StageRun {
     pub quick: bool,
     /// None: all.
     pub only: Vec<String>,
 }
 
-impl Run {
+impl StageRun {
     fn wants(&self, stage: &str) -> bool {
         if self.only.is_empty() { STAGES.contains(&stage) } else { self.only.iter().any(|only| only == stage) }
     }
 
-    pub fn everything(&self) -> Result<Report, Failed> {
+    pub fn everything(&self) -> Result<BenchReport, ContestError> {
         // One thread for the client: waking another for every answer would be measured, too.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let plan = if self.quick { Plan::QUICK } else { Plan::FULL };
-        let mut report = Report::default();
+        let plan = if self.quick { ContestPlan::QUICK } else { ContestPlan::FULL };
+        let mut report = BenchReport::default();
         let ours_only = self.wants("ours");
         if self.wants("contest") || ours_only {
             runtime.block_on(contest(&mut report, plan, ours_only))?;
@@ -89,45 +89,45 @@ fn say(stage: &str) {
 }
 
 /// The limits that ours is compared with are measured around it: a machine is not always as fast.
-async fn contest(report: &mut Report, plan: Plan, ours_only: bool) -> Result<(), Failed> {
+async fn contest(report: &mut BenchReport, plan: ContestPlan, ours_only: bool) -> Result<(), ContestError> {
     let before = limits(plan)?;
     contend(report, &Grpc, plan).await;
     let between = limits(plan)?;
     contend(report, &Http, plan).await;
-    report.limits = Some(Limits::median([before, between, limits(plan)?]));
+    report.limits = Some(MachineLimits::median([before, between, limits(plan)?]));
     if !ours_only {
         others(report, plan).await;
     }
     Ok(())
 }
 
-fn limits(plan: Plan) -> Result<Limits, Failed> {
+fn limits(plan: ContestPlan) -> Result<MachineLimits, ContestError> {
     say("this machine's limits");
-    Ok(Limits::measure(plan.time)?)
+    Ok(MachineLimits::measure(plan.time)?)
 }
 
 #[cfg(feature = "peers")]
-async fn others(report: &mut Report, plan: Plan) {
+async fn others(report: &mut BenchReport, plan: ContestPlan) {
     use crate::contest::peers::{
-        beanstalkd::Beanstalkd, bullmq::BullMq, nats::Nats, postgres::Postgres, rabbitmq::RabbitMq,
+        beanstalkd::Beanstalkd, bullmq::BullMq, nats::NatsPeer, postgres::PostgresPeer, rabbitmq::RabbitMq,
     };
     contend(report, &Beanstalkd::synced(), plan).await;
     contend(report, &Beanstalkd::lazy(), plan).await;
-    contend(report, &Nats::synced(), plan).await;
-    contend(report, &Nats::lazy(), plan).await;
+    contend(report, &NatsPeer::synced(), plan).await;
+    contend(report, &NatsPeer::lazy(), plan).await;
     contend(report, &RabbitMq, plan).await;
-    contend(report, &Postgres, plan).await;
+    contend(report, &PostgresPeer, plan).await;
     contend(report, &BullMq, plan).await;
 }
 
 #[cfg(not(feature = "peers"))]
 #[expect(clippy::unused_async, reason = "the other one waits")]
-async fn others(report: &mut Report, _: Plan) {
+async fn others(report: &mut BenchReport, _: ContestPlan) {
     report.absent.push(("other systems", "this was built without the feature `peers`".into()));
 }
 
 #[cfg(feature = "outbox")]
-async fn outbox(report: &mut Report, quick: bool) {
+async fn outbox(report: &mut BenchReport, quick: bool) {
     say("outbox");
     let (slices, rows) = if quick { (4, 50_000) } else { (10, 100_000) };
     match crate::outbox::run(slices, rows).await {
@@ -138,13 +138,13 @@ async fn outbox(report: &mut Report, quick: bool) {
 
 #[cfg(not(feature = "outbox"))]
 #[expect(clippy::unused_async, reason = "the other one waits")]
-async fn outbox(report: &mut Report, _: bool) {
+async fn outbox(report: &mut BenchReport, _: bool) {
     report.absent.push(("outbox", "this was built without the feature `outbox`".into()));
 }
 
 /// These parts run only where somebody asked for them: one that fails is an error, and no row that is missing.
 #[cfg(feature = "peers")]
-async fn cluster(report: &mut Report, part: &'static str, quick: bool) -> Result<(), Failed> {
+async fn cluster(report: &mut BenchReport, part: &'static str, quick: bool) -> Result<(), ContestError> {
     use crate::cluster::{drains, large_takeovers, takeovers};
     say(part);
     let figures = match part {
@@ -159,11 +159,11 @@ async fn cluster(report: &mut Report, part: &'static str, quick: bool) -> Result
 
 #[cfg(not(feature = "peers"))]
 #[expect(clippy::unused_async, reason = "the other one waits")]
-async fn cluster(_: &mut Report, _: &'static str, _: bool) -> Result<(), Failed> {
+async fn cluster(_: &mut BenchReport, _: &'static str, _: bool) -> Result<(), ContestError> {
     Err("this was built without the feature `peers`".into())
 }
 
-async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {
+async fn contend(report: &mut BenchReport, contender: &impl Contender, plan: ContestPlan) {
     let name = contender.about().name;
     if let Some(missing) = contender.missing() {
         report.absent.push((name, missing));
@@ -177,7 +177,7 @@ async fn contend(report: &mut Report, contender: &impl Contender, plan: Plan) {
 }
 
 /// The goals of the contest.
-fn judge(report: &Report) -> Vec<Figure> {
+fn judge(report: &BenchReport) -> Vec<Figure> {
     let find = |name: &str| report.contenders.iter().find(|one| one.about.name == name);
     let (Some(ours), Some(limits)) = (find(Grpc.about().name), report.limits) else { return Vec::new() };
     let http = find(Http.about().name);
@@ -204,7 +204,7 @@ fn judge(report: &Report) -> Vec<Figure> {
 }
 
 fn line(
-    of: &Measured,
+    of: &Measurement,
     what: &str,
     measured: What,
     scale: f64,
@@ -217,8 +217,8 @@ fn line(
     Some(Figure { what: what.into(), value: median / scale, unit, wanted: Some(wanted), more, spread })
 }
 
-fn against(report: &Report, ours: &Measured, durable: bool, what: &str, wanted: f64) -> Option<Figure> {
-    let rate = |one: &Measured| one.of(What::Drain64).map(|(median, ..)| median);
+fn against(report: &BenchReport, ours: &Measurement, durable: bool, what: &str, wanted: f64) -> Option<Figure> {
+    let rate = |one: &Measurement| one.of(What::Drain64).map(|(median, ..)| median);
     let peers = report.contenders.iter().filter(|one| !one.about.name.starts_with("Onward"));
     let best = peers.filter(|one| one.about.before_answer == durable).filter_map(|one| Some((rate(one)?, one)));
     let (best, peer) = best.max_by(|one, other| one.0.total_cmp(&other.0))?;
@@ -227,12 +227,12 @@ fn against(report: &Report, ours: &Measured, durable: bool, what: &str, wanted: 
 }
 
 /// A small and a large backlog by turns, so that what disturbs the machine disturbs both.
-async fn mixed_backlog(jobs: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
+async fn mixed_backlog(jobs: usize, plan: ContestPlan) -> Result<Vec<Figure>, ContestError> {
     const SMALL: usize = 10_000;
     say("mixed backlog");
     let folders = (tempfile::tempdir()?, tempfile::tempdir()?);
-    let mut small = Backlog::of(SMALL, folders.0.path()).await?;
-    let mut large = Backlog::of(jobs, folders.1.path()).await?;
+    let mut small = StageBacklog::of(SMALL, folders.0.path()).await?;
+    let mut large = StageBacklog::of(jobs, folders.1.path()).await?;
     let bytes = (mixed::memory(large.pid())? as f64 - mixed::memory(small.pid())? as f64) / (jobs - SMALL) as f64;
     mixed::calm(large.pid()).await?;
     let turn = plan.time / 4;
@@ -280,10 +280,10 @@ async fn mixed_backlog(jobs: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
 }
 
 /// Workers that are connected and have nothing to do.
-async fn idle_sessions(count: usize, plan: Plan) -> Result<Vec<Figure>, Failed> {
+async fn idle_sessions(count: usize, plan: ContestPlan) -> Result<Vec<Figure>, ContestError> {
     say("idle sessions");
     let folder = tempfile::tempdir()?;
-    let mut over = OverGrpc::on(Node::start(folder.path())?).await?;
+    let mut over = OverGrpc::on(NodeProcess::start(folder.path())?).await?;
     let pid = over.node.pid();
     let before = mixed::memory(pid)?;
     let mut tending = tokio::task::JoinSet::new();

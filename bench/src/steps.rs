@@ -8,7 +8,7 @@ use onward_core::job::Draft;
 use onward_core::payload::Payload;
 
 use crate::cpu::Stopwatch;
-use crate::machine::Machine;
+use crate::machine::BenchMachine;
 use crate::report::Figure;
 
 /// The goal in milliseconds.
@@ -52,14 +52,14 @@ fn draft() -> Draft {
 }
 
 /// A machine with so many jobs that wait for nobody, and are out of the way of what is measured.
-fn machine_with(jobs: u64) -> Machine {
-    let mut machine = Machine::new();
+fn machine_with(jobs: u64) -> BenchMachine {
+    let mut machine = BenchMachine::new();
     submit(&mut machine, jobs, || Draft { delay: Some(1_000 * HOUR), timeout: Some(1_000 * HOUR), ..draft() });
     machine
 }
 
 /// All within a millisecond, as far as the machine knows.
-fn submit(machine: &mut Machine, jobs: u64, draft: impl Fn() -> Draft) {
+fn submit(machine: &mut BenchMachine, jobs: u64, draft: impl Fn() -> Draft) {
     let mut left = jobs;
     while left > 0 {
         let some = left.min(256);
@@ -69,7 +69,7 @@ fn submit(machine: &mut Machine, jobs: u64, draft: impl Fn() -> Draft) {
 }
 
 fn submitting(jobs: u64) -> Duration {
-    let mut machine = Machine::new();
+    let mut machine = BenchMachine::new();
     machine.begin_timing();
     for _ in 0..jobs / 256 {
         machine.submit((0..256).map(|_| draft()));
@@ -88,7 +88,7 @@ fn keyed_batch(jobs: u64) -> Duration {
 fn cancelling(jobs: u64) -> Duration {
     /// The number of jobs that a node cancels in one turn.
     const A_FEW: usize = 500;
-    let mut machine = Machine::new();
+    let mut machine = BenchMachine::new();
     submit(&mut machine, jobs, draft);
     let mut ids: Vec<JobId> = machine.manager.state().jobs().map(|(_, job)| job.id).collect();
     ids.sort_unstable_by(|one, other| other.cmp(one));
@@ -113,7 +113,7 @@ fn due(jobs: u64, due: u64) -> Duration {
 }
 
 /// Adds workers that could take all of these at once.
-fn workers(machine: &mut Machine, slots: u64) {
+fn workers(machine: &mut BenchMachine, slots: u64) {
     let kind = Name::new(KIND).expect("valid");
     for worker in 0..slots.div_ceil(10_000) {
         machine.worker(format!("worker-{worker}"), 10_000, std::slice::from_ref(&kind));
@@ -134,7 +134,7 @@ fn expiring(jobs: u64, leases: u64) -> Duration {
 }
 
 fn timing_out(jobs: u64) -> Duration {
-    let mut machine = Machine::new();
+    let mut machine = BenchMachine::new();
     submit(&mut machine, jobs, || Draft { timeout: Some(HOUR), ..draft() });
     machine.begin_timing();
     machine.advance(HOUR + Duration::from_secs(1));

@@ -15,21 +15,21 @@ use crate::screen::one_line;
 
 /// An answer of which every text is harmless to print.
 #[derive(Clone, Debug)]
-pub struct Answer<T> {
+pub struct PrintableAnswer<T> {
     text: Box<RawValue>,
     exact: T,
     reading: T,
 }
 
-impl<T: DeserializeOwned> Answer<T> {
-    pub fn of(answer: onward::Answer<T>) -> Result<Self, serde_json::Error> {
+impl<T: DeserializeOwned> PrintableAnswer<T> {
+    pub fn of(answer: onward::NodeAnswer<T>) -> Result<Self, serde_json::Error> {
         let (exact, text) = answer.into_parts();
         let reading = serde_json::from_value(harmless(&text)?)?;
         Ok(Self { text, exact, reading })
     }
 }
 
-impl<T> Answer<T> {
+impl<T> PrintableAnswer<T> {
     /// The text of the answer as it came.
     pub fn text(&self) -> &RawValue {
         &self.text
@@ -48,7 +48,7 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Deref for Answer<T> {
+impl<T> Deref for PrintableAnswer<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -157,7 +157,7 @@ mod tests {
     fn a_field_is_given_as_it_was_written() {
         let text: Box<RawValue> =
             serde_json::from_str(r#"{"result": {"b": 1.10,  "a": 1e999}, "other": null}"#).unwrap();
-        let answer = Answer { text, exact: (), reading: () };
+        let answer = PrintableAnswer { text, exact: (), reading: () };
         assert_eq!(answer.field("result").unwrap().get(), r#"{"b": 1.10,  "a": 1e999}"#);
         assert!(answer.field("other").is_none() && answer.field("none").is_none());
     }

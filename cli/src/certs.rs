@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use onward_gossip::{ClusterKey, Label, Role};
+use onward_gossip::{ClusterKey, NodeLabel, Role};
 use onward_node::peer::PeerIdentity;
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -14,7 +14,7 @@ use rcgen::{
 use serde_json::json;
 
 use crate::args::NodeCertArgs;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
 
 const AUTHORITY_CERT: &str = "ca.pem";
@@ -72,7 +72,7 @@ pub fn node(args: &NodeCertArgs, screen: &Screen) -> Result<u8> {
     let authority_file = |name: &str| {
         let path = args.ca.join(name);
         std::fs::read_to_string(&path).map_err(|error| {
-            Failure::new(format!("cannot read {}", path.display()))
+            CommandFailure::new(format!("cannot read {}", path.display()))
                 .why(error)
                 .remedy("`onward certs ca --out DIR` makes an authority; name its folder with --ca")
         })
@@ -109,7 +109,7 @@ pub fn node(args: &NodeCertArgs, screen: &Screen) -> Result<u8> {
 /// Writes a new key of a cluster, for its owner only.
 pub fn key(out: &Path, screen: &Screen) -> Result<u8> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::new("the system gives no randomness").why(error))?;
+    getrandom::fill(&mut bytes).map_err(|error| CommandFailure::new("the system gives no randomness").why(error))?;
     write_new(out, &format!("{}\n", ClusterKey::new(bytes).to_line()), SECRET)?;
     let path = out.display().to_string();
     if screen.json {
@@ -123,26 +123,28 @@ pub fn key(out: &Path, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
-fn identity(args: &NodeCertArgs) -> Result<PeerIdentity, Failure> {
-    let name: Label = args.name.clone();
+fn identity(args: &NodeCertArgs) -> Result<PeerIdentity, CommandFailure> {
+    let name: NodeLabel = args.name.clone();
     match (args.role, args.datacenter.clone()) {
         (Role::Gate, None) => Ok(PeerIdentity::gate(name)),
         (Role::Manager, Some(datacenter)) => Ok(PeerIdentity::manager(datacenter, name)),
         (Role::Worker, Some(datacenter)) => Ok(PeerIdentity::worker(datacenter, name)),
-        (Role::Gate, Some(_)) => Err(Failure::new("a gate has no datacenter").remedy("leave --datacenter out").usage()),
+        (Role::Gate, Some(_)) => {
+            Err(CommandFailure::new("a gate has no datacenter").remedy("leave --datacenter out").usage())
+        }
         (role, None) => {
             let remedy = "name it with --datacenter; a certificate is good for that one alone";
-            Err(Failure::new(format!("a {role} belongs to a datacenter")).remedy(remedy).usage())
+            Err(CommandFailure::new(format!("a {role} belongs to a datacenter")).remedy(remedy).usage())
         }
     }
 }
 
-fn cannot(error: impl std::fmt::Display) -> Failure {
-    Failure::new("the certificates cannot be made").why(error)
+fn cannot(error: impl std::fmt::Display) -> CommandFailure {
+    CommandFailure::new("the certificates cannot be made").why(error)
 }
 
 /// The authority is the same whenever it is made from the same key: nothing of it but the key has to be read back.
-fn authority(key: KeyPair) -> Result<(Certificate, Issuer<'static, KeyPair>), Failure> {
+fn authority(key: KeyPair) -> Result<(Certificate, Issuer<'static, KeyPair>), CommandFailure> {
     let mut params = CertificateParams::new(Vec::new()).map_err(cannot)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
@@ -151,17 +153,23 @@ fn authority(key: KeyPair) -> Result<(Certificate, Issuer<'static, KeyPair>), Fa
     Ok((certificate, Issuer::new(params, key)))
 }
 
-fn certificate(hosts: &[String], name: &str, usages: &[ExtendedKeyUsagePurpose]) -> Result<CertificateParams, Failure> {
-    let mut params = CertificateParams::new(hosts.to_vec())
-        .map_err(|error| Failure::new(format!("{} cannot be host names", hosts.join(", "))).why(error).usage())?;
+fn certificate(
+    hosts: &[String],
+    name: &str,
+    usages: &[ExtendedKeyUsagePurpose],
+) -> Result<CertificateParams, CommandFailure> {
+    let mut params = CertificateParams::new(hosts.to_vec()).map_err(|error| {
+        CommandFailure::new(format!("{} cannot be host names", hosts.join(", "))).why(error).usage()
+    })?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.extended_key_usages = usages.to_vec();
     Ok(params)
 }
 
 /// All of them, or none if one is there already.
-fn write_all(out: &Path, files: &[(&str, String, u32)]) -> Result<(), Failure> {
-    std::fs::create_dir_all(out).map_err(|error| Failure::new(format!("cannot make {}", out.display())).why(error))?;
+fn write_all(out: &Path, files: &[(&str, String, u32)]) -> Result<(), CommandFailure> {
+    std::fs::create_dir_all(out)
+        .map_err(|error| CommandFailure::new(format!("cannot make {}", out.display())).why(error))?;
     let paths: Vec<PathBuf> = files.iter().map(|(name, _, _)| out.join(name)).collect();
     if let Some(path) = paths.iter().find(|path| path.exists()) {
         return Err(there_already(path));
@@ -172,16 +180,16 @@ fn write_all(out: &Path, files: &[(&str, String, u32)]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn there_already(path: &Path) -> Failure {
-    Failure::new(format!("{} is there already", path.display()))
+fn there_already(path: &Path) -> CommandFailure {
+    CommandFailure::new(format!("{} is there already", path.display()))
         .why("what is in use must not be replaced by accident")
         .remedy("choose another place with --out, or remove it")
 }
 
-fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
+fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), CommandFailure> {
     let opened = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     match opened.and_then(|mut file| file.write_all(text.as_bytes())) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(there_already(path)),
-        written => written.map_err(|error| Failure::new(format!("cannot write {}", path.display())).why(error)),
+        written => written.map_err(|error| CommandFailure::new(format!("cannot write {}", path.display())).why(error)),
     }
 }

@@ -10,8 +10,8 @@ use onward::{CallError, NodeAddress, NodeAddresses};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 
-use crate::answer::Answer;
-use crate::failure::Failure;
+use crate::answer::PrintableAnswer;
+use crate::failure::CommandFailure;
 use crate::proxy;
 
 /// Pauses before a call is sent again, after its connection was lost or the node was not able to answer.
@@ -22,7 +22,7 @@ const WRITE_IT: &str = "write it like http://127.0.0.1:7400 or https://onward.ex
 const MIN_ID_DIGITS: usize = 4;
 
 #[derive(Debug)]
-pub struct Client {
+pub struct NodeClient {
     node: onward::Client,
     /// What a call needs, and nothing more: a command line that asks one question starts no threads.
     runtime: Runtime,
@@ -34,7 +34,7 @@ pub struct Client {
 
 /// The node's address, and the proof of who we are.
 #[derive(Debug, Default)]
-pub struct Target<'a> {
+pub struct NodeTarget<'a> {
     pub server: &'a str,
     pub token: Option<&'a str>,
     /// The token file of this machine's own node; sent to nobody else.
@@ -52,14 +52,14 @@ pub fn token_for(server: &str, given: Option<&str>, file: Option<&Path>) -> Opti
     token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty())
 }
 
-impl Client {
-    pub fn new(target: &Target<'_>) -> Result<Self, Failure> {
+impl NodeClient {
+    pub fn new(target: &NodeTarget<'_>) -> Result<Self, CommandFailure> {
         let servers = servers(target.server);
         let places: Result<Vec<(NodeAddress, &str)>, _> = servers.iter().map(|server| place(server, target)).collect();
         let places = places?;
         let path = places.first().map_or("", |(_, path)| *path);
         if places.iter().any(|(_, other)| *other != path) {
-            return Err(Failure::new("the addresses of a cluster's nodes have different paths")
+            return Err(CommandFailure::new("the addresses of a cluster's nodes have different paths")
                 .why(target.server)
                 .remedy("give them all the same path, or none")
                 .usage());
@@ -78,7 +78,7 @@ impl Client {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Ok(Self {
             node: onward::Client::at(addresses).speaking(Protocol::Http1).retrying(retries).under(path),
-            runtime: runtime.map_err(|error| Failure::new("cannot begin to ask a node").why(error))?,
+            runtime: runtime.map_err(|error| CommandFailure::new("cannot begin to ask a node").why(error))?,
             server: servers.join(", "),
             token_trouble,
             has_answered: AtomicBool::new(false),
@@ -93,14 +93,14 @@ impl Client {
     /// Makes a call and gives its answer.
     pub fn ask<T: DeserializeOwned>(
         &self,
-        call: impl AsyncFnOnce(&onward::Client) -> Result<onward::Answer<T>, CallError>,
-    ) -> Result<Answer<T>, Failure> {
+        call: impl AsyncFnOnce(&onward::Client) -> Result<onward::NodeAnswer<T>, CallError>,
+    ) -> Result<PrintableAnswer<T>, CommandFailure> {
         let answer = self.run(call(&self.node))?;
-        Answer::of(answer).map_err(|error| self.unreadable(&error.to_string()))
+        PrintableAnswer::of(answer).map_err(|error| self.unreadable(&error.to_string()))
     }
 
     /// Makes any call.
-    pub fn run<T>(&self, call: impl Future<Output = Result<T, CallError>>) -> Result<T, Failure> {
+    pub fn run<T>(&self, call: impl Future<Output = Result<T, CallError>>) -> Result<T, CommandFailure> {
         let told = self.runtime.block_on(call);
         let answered = !matches!(told, Err(CallError::Unreachable { .. } | CallError::Unanswered { .. }));
         self.has_answered.fetch_or(answered, Ordering::Relaxed);
@@ -112,9 +112,9 @@ impl Client {
     }
 
     /// The id that begins with this, if only one does. What is no beginning of an id is given back, for the node to say so.
-    pub fn whole_id(&self, text: &str) -> Result<String, Failure> {
+    pub fn whole_id(&self, text: &str) -> Result<String, CommandFailure> {
         if text.trim().is_empty() {
-            return Err(Failure::new("an id is needed")
+            return Err(CommandFailure::new("an id is needed")
                 .why("what was given is empty, as a shell variable is that was never set")
                 .remedy("`onward list` shows the jobs and their ids")
                 .usage());
@@ -133,42 +133,42 @@ impl Client {
         match found.as_slice() {
             [] => Ok(text.to_owned()),
             [id] => Ok((*id).to_owned()),
-            several => Err(Failure::new(format!("several jobs begin with `{text}`"))
+            several => Err(CommandFailure::new(format!("several jobs begin with `{text}`"))
                 .why(several.join("\n"))
                 .remedy("write more of the id")),
         }
     }
 
-    fn failure(&self, error: &CallError) -> Failure {
+    fn failure(&self, error: &CallError) -> CommandFailure {
         match error {
             CallError::Refused { status, code, detail, field } => self.refused(*status, code, detail, field.as_deref()),
             CallError::Unreachable { why, .. } => self.unreachable(why),
             CallError::Unanswered { why: Silence::Lost(why), .. } => {
-                Failure::new(format!("the connection to {} was lost, several times", self.server))
+                CommandFailure::new(format!("the connection to {} was lost, several times", self.server))
                     .why(why)
                     .remedy("look at the node's own output; repeat the command when it is back")
                     .passing()
             }
-            CallError::Unanswered { why: Silence::InDoubt(why), .. } => Failure::new("refused: no_leader")
+            CallError::Unanswered { why: Silence::InDoubt(why), .. } => CommandFailure::new("refused: no_leader")
                 .why(why)
                 .refused("no_leader")
                 .remedy("look whether it was done (`onward list`), and else repeat the command in a moment")
                 .passing(),
             CallError::Unanswered { why, .. } => self.unreachable(&NoConnection::Other(format!("no answer: {why}"))),
             CallError::Unreadable(why) => self.unreadable(why),
-            other => Failure::new(other.to_string()),
+            other => CommandFailure::new(other.to_string()),
         }
     }
 
-    fn unreadable(&self, why: &str) -> Failure {
-        Failure::new(format!("the answer of {} cannot be read", self.server))
+    fn unreadable(&self, why: &str) -> CommandFailure {
+        CommandFailure::new(format!("the answer of {} cannot be read", self.server))
             .why(why)
             .remedy("is that address a node of Onward? `onward status` asks it")
     }
 
-    fn unreachable(&self, why: &NoConnection) -> Failure {
+    fn unreachable(&self, why: &NoConnection) -> CommandFailure {
         let server = &self.server;
-        let failure = Failure::new(format!("cannot reach a node at {server}")).why(why);
+        let failure = CommandFailure::new(format!("cannot reach a node at {server}")).why(why);
         let address = server.split_once("://").map_or(server.as_str(), |(_, address)| address);
         match why {
             NoConnection::UnknownIssuer => failure
@@ -185,9 +185,9 @@ impl Client {
         }
     }
 
-    fn refused(&self, status: u16, code: &str, detail: &str, field: Option<&str>) -> Failure {
+    fn refused(&self, status: u16, code: &str, detail: &str, field: Option<&str>) -> CommandFailure {
         if code == "unknown" {
-            return Failure::new(format!("{} answered {status}", self.server))
+            return CommandFailure::new(format!("{} answered {status}", self.server))
                 .why("it does not say why")
                 .refused("")
                 .remedy("is that address a node of Onward, and of this version?");
@@ -196,7 +196,7 @@ impl Client {
             Some(field) => format!("`{field}`: {detail}"),
             None => detail.to_owned(),
         };
-        let failure = Failure::new(format!("refused: {code}")).why(why).refused(code).of_field(field);
+        let failure = CommandFailure::new(format!("refused: {code}")).why(why).refused(code).of_field(field);
         match (status, code) {
             (_, "foreign_host") => failure.remedy(
                 "call the node by its address, or start it with `onward up --host-name NAME` for every name that it is called by",
@@ -237,12 +237,12 @@ fn is_here(text: &str) -> bool {
     servers(text).into_iter().all(|server| host_of(server).is_some_and(is_loopback))
 }
 
-fn not_an_address(server: &str) -> Failure {
-    Failure::new(format!("`{server}` is not the address of a node"))
+fn not_an_address(server: &str) -> CommandFailure {
+    CommandFailure::new(format!("`{server}` is not the address of a node"))
 }
 
 /// The address of one node, and the path behind it.
-fn place<'a>(server: &'a str, target: &Target<'_>) -> Result<(NodeAddress, &'a str), Failure> {
+fn place<'a>(server: &'a str, target: &NodeTarget<'_>) -> Result<(NodeAddress, &'a str), CommandFailure> {
     let Some(host) = host_of(server) else { return Err(not_an_address(server).remedy(WRITE_IT).usage()) };
     if let Some(port) = port_of(server).filter(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
         return Err(not_an_address(server)
@@ -268,9 +268,9 @@ fn cursor_above(digits: &str) -> Option<String> {
     highest.checked_add(1).map(|above| format!("{above:0ID_DIGITS$x}"))
 }
 
-fn trusting(url: &str, file: &Path) -> Result<NodeAddress, Failure> {
+fn trusting(url: &str, file: &Path) -> Result<NodeAddress, CommandFailure> {
     let unusable = |why: String| {
-        Failure::new(format!("cannot use the certificates in {}", file.display()))
+        CommandFailure::new(format!("cannot use the certificates in {}", file.display()))
             .why(why)
             .remedy("--ca takes a PEM file with the certificate that signed the node's")
     };
@@ -328,10 +328,10 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// A name that nobody else will choose: what is sent twice under it happens once.
-pub fn unique_name(prefix: &str) -> Result<String, Failure> {
+pub fn unique_name(prefix: &str) -> Result<String, CommandFailure> {
     let mut random = [0_u8; 16];
     getrandom::fill(&mut random)
-        .map_err(|error| Failure::new("the operating system gives no random numbers").why(error))?;
+        .map_err(|error| CommandFailure::new("the operating system gives no random numbers").why(error))?;
     Ok(format!("{prefix}{}", hex(&random)))
 }
 

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::sync::Arc;
 
-use onward_gossip::{GossipRule, Label, Role};
+use onward_gossip::{GossipRule, NodeLabel, Role};
 use onward_node::auth::FileError;
 use onward_node::gate::peers::{PeerProof, PeerTrust};
 use onward_node::gates::GateLinks;
@@ -15,30 +15,30 @@ use onward_node::peer::certificate::{PeerTls, client_config};
 use onward_node::peer::proof::PeerProofs;
 
 use crate::config::NodeSettings;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Who a node is to others, and whom it knows.
 #[derive(Clone, Debug)]
 pub struct Place {
-    pub name: Label,
+    pub name: NodeLabel,
     pub role: Role,
-    pub datacenter: Option<Label>,
+    pub datacenter: Option<NodeLabel>,
     pub advertise: SocketAddr,
     pub peers: Vec<SocketAddr>,
 }
 
 impl Place {
     /// A manager's, as its settings say.
-    pub fn of_manager(settings: &NodeSettings) -> Result<Self, Failure> {
+    pub fn of_manager(settings: &NodeSettings) -> Result<Self, CommandFailure> {
         Self::of(settings, Role::Manager, Some(label("datacenter", settings.datacenter.as_str())?))
     }
 
     /// A gate's, which is in no datacenter.
-    pub fn of_gate(settings: &NodeSettings) -> Result<Self, Failure> {
+    pub fn of_gate(settings: &NodeSettings) -> Result<Self, CommandFailure> {
         Self::of(settings, Role::Gate, None)
     }
 
-    fn of(settings: &NodeSettings, role: Role, datacenter: Option<Label>) -> Result<Self, Failure> {
+    fn of(settings: &NodeSettings, role: Role, datacenter: Option<NodeLabel>) -> Result<Self, CommandFailure> {
         let listen = settings.listen;
         let advertise = settings.advertise.as_deref().map(|text| address("advertise", text)).transpose()?;
         let peers = settings.peers.iter().map(|text| address("peers", text)).collect::<Result<Vec<_>, _>>()?;
@@ -55,25 +55,25 @@ impl Place {
 }
 
 /// The name that the node was given, or its address.
-fn own_name(settings: &NodeSettings) -> Result<Label, Failure> {
+fn own_name(settings: &NodeSettings) -> Result<NodeLabel, CommandFailure> {
     let of_address = || settings.listen.to_string().replace(['[', ']'], "").replace(':', "-");
     label("name", &settings.name.clone().unwrap_or_else(of_address))
 }
 
-fn label(setting: &str, text: &str) -> Result<Label, Failure> {
-    Label::new(text).map_err(|_| {
-        Failure::new(format!("`{setting}` is `{text}`, which cannot be said in a datagram"))
+fn label(setting: &str, text: &str) -> Result<NodeLabel, CommandFailure> {
+    NodeLabel::new(text).map_err(|_| {
+        CommandFailure::new(format!("`{setting}` is `{text}`, which cannot be said in a datagram"))
             .remedy("give a shorter one, of letters, digits, dots and dashes")
             .usage()
     })
 }
 
 /// `host:port`, or a URL.
-fn address(setting: &str, text: &str) -> Result<SocketAddr, Failure> {
+fn address(setting: &str, text: &str) -> Result<SocketAddr, CommandFailure> {
     let host = text.split_once("://").map_or(text, |(_, host)| host).trim_end_matches('/');
     let found = host.to_socket_addrs().map(|mut found| found.next());
     let wrong = |why: String| {
-        Failure::new(format!("`{setting}` has `{text}`, which is no address of a node"))
+        CommandFailure::new(format!("`{setting}` has `{text}`, which is no address of a node"))
             .why(why)
             .remedy("write a host and a port, like manager-2.internal:7400")
             .usage()
@@ -91,16 +91,16 @@ pub fn gossip(
     data: &Path,
     listen: SocketAddr,
     place: Place,
-) -> Result<Option<GossipConfig>, Failure> {
+) -> Result<Option<GossipConfig>, CommandFailure> {
     let Some(key_file) = key_file else { return Ok(None) };
     let cannot = |error: FileError| {
-        Failure::new("the node has no part in its cluster")
+        CommandFailure::new("the node has no part in its cluster")
             .why(error)
             .remedy("see `cluster.key_file` in `onward config`")
     };
     let keys = read_keys(key_file).map_err(cannot)?;
     std::fs::create_dir_all(data)
-        .map_err(|error| Failure::new(format!("cannot make {}", data.display())).why(error))?;
+        .map_err(|error| CommandFailure::new(format!("cannot make {}", data.display())).why(error))?;
     Ok(Some(GossipConfig {
         keys,
         bind: listen,
@@ -115,14 +115,14 @@ pub fn gossip(
 }
 
 /// The gates that a manager reports to, and what it shows them; none if it has no gates.
-pub fn gate_links(settings: &NodeSettings) -> Result<Option<GateLinks>, Failure> {
+pub fn gate_links(settings: &NodeSettings) -> Result<Option<GateLinks>, CommandFailure> {
     if settings.gates.is_empty() {
         return Ok(None);
     }
     let Place { name, datacenter, .. } = Place::of_manager(settings)?;
     let datacenter = datacenter.expect("a manager has one");
     let tls = peer_tls(settings).map(|tls| client_config(&tls)).transpose().map_err(|error| {
-        Failure::new("this node's certificate cannot be used")
+        CommandFailure::new("this node's certificate cannot be used")
             .why(error)
             .remedy("`onward certs node` makes one")
             .usage()
@@ -136,7 +136,7 @@ pub fn gate_links(settings: &NodeSettings) -> Result<Option<GateLinks>, Failure>
 }
 
 /// Whom a gate believes: certificates where it serves TLS, else the cluster's key.
-pub fn gate_trust(settings: &NodeSettings) -> Result<PeerTrust, Failure> {
+pub fn gate_trust(settings: &NodeSettings) -> Result<PeerTrust, CommandFailure> {
     if peer_tls(settings).is_some() {
         return Ok(PeerTrust::Certificates);
     }
@@ -149,17 +149,20 @@ fn peer_tls(settings: &NodeSettings) -> Option<PeerTls> {
     Some(PeerTls { cert: tls_cert?, key: tls_key?, ca: tls_ca? })
 }
 
-fn proofs(settings: &NodeSettings) -> Result<Option<PeerProofs>, Failure> {
+fn proofs(settings: &NodeSettings) -> Result<Option<PeerProofs>, CommandFailure> {
     let cannot = |error: FileError| {
-        Failure::new("the cluster's key cannot be used").why(error).remedy("`onward certs key` makes one").usage()
+        CommandFailure::new("the cluster's key cannot be used")
+            .why(error)
+            .remedy("`onward certs key` makes one")
+            .usage()
     };
     let Some(file) = &settings.cluster_key_file else { return Ok(None) };
     Ok(Some(PeerProofs::new(&read_keys(file).map_err(cannot)?)))
 }
 
 /// The failure for a node without a certificate and a key: nobody could tell a datacenter's leader from anybody else.
-fn unproven(who: &str) -> Failure {
-    Failure::new(format!("{who} needs `cluster.key_file`, or `tls.cert`, `tls.key` and `tls.ca`"))
+fn unproven(who: &str) -> CommandFailure {
+    CommandFailure::new(format!("{who} needs `cluster.key_file`, or `tls.cert`, `tls.key` and `tls.ca`"))
         .remedy("`onward certs key` makes a key, and every node of the cluster gets the same; `onward certs node` makes certificates")
         .usage()
 }

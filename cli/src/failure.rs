@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandFailure {
     what: String,
     why: Option<String>,
     remedy: Option<String>,
@@ -16,7 +16,7 @@ pub struct Failure {
     may_pass: bool,
 }
 
-impl Failure {
+impl CommandFailure {
     pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), why: None, remedy: None, code: 1, refusal: None, field: None, may_pass: false }
     }
@@ -95,7 +95,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.what)?;
         if let Some(why) = &self.why {
@@ -108,4 +108,4 @@ impl fmt::Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for CommandFailure {}

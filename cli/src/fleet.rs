@@ -14,14 +14,14 @@ use onward_api::status::LoopStatus;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::answer::{Answer, Layout, harmless};
+use crate::answer::{Layout, PrintableAnswer, harmless};
 use crate::args::{DeadLetterCommand, LettersArgs, NodeCommand, QueueCommand};
-use crate::client::{Client, unique_name};
-use crate::failure::Failure;
+use crate::client::{NodeClient, unique_name};
+use crate::failure::CommandFailure;
 use crate::jobs::{done, table};
-use crate::many::{self, Found, Verb};
+use crate::many::{self, BulkVerb, MatchingJobs};
 use crate::read;
-use crate::screen::{Screen, Styled};
+use crate::screen::{Screen, StyledText};
 use crate::span;
 use crate::table::Column;
 
@@ -36,7 +36,7 @@ const NODE_COLUMNS: [Column; 8] = [
     Column::cut("reason"),
 ];
 
-pub fn queue(command: QueueCommand, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn queue(command: QueueCommand, client: &NodeClient, screen: &Screen) -> Result<u8> {
     match command {
         QueueCommand::List => {
             let answer = client.ask(async |node| node.queues().await)?;
@@ -82,12 +82,12 @@ pub fn queue_row(queue: &Queue, states: &[&str]) -> Vec<String> {
 }
 
 /// Whether anything is known of the queue. One that cannot be asked about is not called unknown.
-fn knows_queue(client: &Client, name: &str) -> bool {
+fn knows_queue(client: &NodeClient, name: &str) -> bool {
     let Ok(answer) = client.run(client.node().queues()) else { return true };
     answer.queues.iter().any(|queue| queue.name == name)
 }
 
-pub fn node(command: NodeCommand, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn node(command: NodeCommand, client: &NodeClient, screen: &Screen) -> Result<u8> {
     match command {
         NodeCommand::List(page) => {
             let page = page.page();
@@ -107,7 +107,7 @@ pub fn node(command: NodeCommand, client: &Client, screen: &Screen) -> Result<u8
     }
 }
 
-pub fn datacenters(client: &Client, screen: &Screen) -> Result<u8> {
+pub fn datacenters(client: &NodeClient, screen: &Screen) -> Result<u8> {
     let answer = client.ask(async |node| node.datacenters().await)?;
     let head = [
         Column::whole("name"),
@@ -154,7 +154,7 @@ fn gossip_notes(gossip: &NodeGossip) -> Vec<String> {
     notes
 }
 
-pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn dead_letter(command: DeadLetterCommand, client: &NodeClient, screen: &Screen) -> Result<u8> {
     match command {
         DeadLetterCommand::List(page) => {
             let page = page.page();
@@ -174,7 +174,7 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             table(screen, &answer, &head, &answer.dead_letters, row, "no dead letters", cursor)
         }
         DeadLetterCommand::Replay(args) => {
-            let ids = match letters(&args.letters, Verb::Replay, client, screen)? {
+            let ids = match letters(&args.letters, BulkVerb::Replay, client, screen)? {
                 ControlFlow::Continue(ids) => ids,
                 ControlFlow::Break(code) => return Ok(code),
             };
@@ -193,7 +193,7 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
             each(screen, &answers, line, "could not be replayed")
         }
         DeadLetterCommand::Drop(args) => {
-            let ids = match letters(&args, Verb::Drop, client, screen)? {
+            let ids = match letters(&args, BulkVerb::Drop, client, screen)? {
                 ControlFlow::Continue(ids) => ids,
                 ControlFlow::Break(code) => return Ok(code),
             };
@@ -212,12 +212,17 @@ pub fn dead_letter(command: DeadLetterCommand, client: &Client, screen: &Screen)
 }
 
 /// Dead letters that were named, or those that match and were confirmed; or the exit code if nothing is to be done.
-fn letters(args: &LettersArgs, verb: Verb, client: &Client, screen: &Screen) -> Result<ControlFlow<u8, Vec<String>>> {
+fn letters(
+    args: &LettersArgs,
+    verb: BulkVerb,
+    client: &NodeClient,
+    screen: &Screen,
+) -> Result<ControlFlow<u8, Vec<String>>> {
     args.which.beside(args.ids.first(), &args.confirm)?;
     let named = whole_ids(client, &args.ids)?;
     let found = match named.is_empty() {
         true => many::dead_letters(&args.which, &args.confirm, verb, client)?,
-        false if args.confirm.dry_run => Found::of(many::fitting(&named, verb, client)?),
+        false if args.confirm.dry_run => MatchingJobs::of(many::fitting(&named, verb, client)?),
         false => return Ok(ControlFlow::Continue(named)),
     };
     Ok(match many::confirmed(&found, verb, &args.confirm, screen)? {
@@ -226,7 +231,7 @@ fn letters(args: &LettersArgs, verb: Verb, client: &Client, screen: &Screen) -> 
     })
 }
 
-fn whole_ids(client: &Client, ids: &[String]) -> Result<Vec<String>, Failure> {
+fn whole_ids(client: &NodeClient, ids: &[String]) -> Result<Vec<String>, CommandFailure> {
     ids.iter().map(|id| client.whole_id(id)).collect()
 }
 
@@ -249,22 +254,22 @@ fn each<T: Serialize>(
     if refused.is_empty() {
         return Ok(0);
     }
-    let failure = Failure::new(format!("{} {what}", refused.len())).why(refused.join("\n"));
+    let failure = CommandFailure::new(format!("{} {what}", refused.len())).why(refused.join("\n"));
     Err(failure.remedy("`onward dead-letter list` shows those that are there").into())
 }
 
-pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
+pub fn status(client: &NodeClient, screen: &Screen) -> Result<u8> {
     let status = client.ask(async |node| node.status().await)?;
     if screen.json {
         screen.raw(status.text(), Layout::Pretty)?;
         return Ok(0);
     }
-    let mut lines = vec![("state", Styled::default().word(screen, status.state()))];
+    let mut lines = vec![("state", StyledText::default().word(screen, status.state()))];
     if let Some(trouble) = &status.trouble {
-        lines.push(("trouble", Styled::new(trouble)));
+        lines.push(("trouble", StyledText::new(trouble)));
     }
     let judged = |word: &str, reason: &str| {
-        Styled::default().word(screen, word).text(&format!(" ({})", read::word(Some(reason))))
+        StyledText::default().word(screen, word).text(&format!(" ({})", read::word(Some(reason))))
     };
     if let Some(manager) = &status.manager {
         lines.push(("verdict", judged(&manager.verdict, &manager.reason)));
@@ -273,8 +278,8 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
     if let Some(manager) = &status.manager {
         let archived = manager.archived_jobs.map_or_else(|| "-".to_owned(), |count| count.to_string());
         let dead = counted(manager.dead_letters as u64, "dead letter");
-        lines.push(("jobs", Styled::new(&format!("{} open, {archived} archived, {dead}", manager.open_jobs))));
-        lines.push(("workers", Styled::new(&manager.workers.to_string())));
+        lines.push(("jobs", StyledText::new(&format!("{} open, {archived} archived, {dead}", manager.open_jobs))));
+        lines.push(("workers", StyledText::new(&manager.workers.to_string())));
         for schedule in &manager.failing_schedules {
             let (name, failures) = (&schedule.name, schedule.failures);
             let what = match &*schedule.reason {
@@ -284,13 +289,13 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
                 _ => format!("failed {failures} times in a row"),
             };
             let text = format!("{name} {what}; `onward schedule show {name}` shows its runs");
-            lines.push(("schedule", Styled::new(&text)));
+            lines.push(("schedule", StyledText::new(&text)));
         }
-        lines.push(("seat", Styled::new(&format!("{}, term {}", manager.seat, manager.term))));
+        lines.push(("seat", StyledText::new(&format!("{}, term {}", manager.seat, manager.term))));
     }
     lines.extend(status.loops.iter().map(|one| ("loop", loop_line(one, screen))));
     let since = span::human(read::between(status.started_at, read::now()));
-    lines.push(("started", Styled::new(&format!("{} ({since} ago)", status.started_at))));
+    lines.push(("started", StyledText::new(&format!("{} ({since} ago)", status.started_at))));
     let storage = match status.synchronous_standbys.as_deref() {
         Some("") => format!("{}, without a standby", status.storage),
         Some(standbys) => format!("{}, commits wait for {standbys}", status.storage),
@@ -302,20 +307,20 @@ pub fn status(client: &Client, screen: &Screen) -> Result<u8> {
         ("storage", storage.as_str()),
         ("version", status.version.as_str()),
     ];
-    lines.extend(rest.map(|(name, text)| (name, Styled::new(text))));
+    lines.extend(rest.map(|(name, text)| (name, StyledText::new(text))));
     for (name, text) in lines {
-        screen.print(&Styled::new(&format!("{name:8}  ")).styled(&text))?;
+        screen.print(&StyledText::new(&format!("{name:8}  ")).styled(&text))?;
     }
     Ok(0)
 }
 
 /// A loop's name, its state, why it is in it and for how long.
-fn loop_line(one: &LoopStatus, screen: &Screen) -> Styled {
+fn loop_line(one: &LoopStatus, screen: &Screen) -> StyledText {
     let since = span::human(Duration::from_millis(one.since_ms));
     let error = one.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
     let about = format!(" ({}) for {since}{error}", one.reason);
     let name = format!("{:10} ", one.name);
-    Styled::new(&name).styled(&Styled::default().word(screen, &one.state)).text(&about)
+    StyledText::new(&name).styled(&StyledText::default().word(screen, &one.state)).text(&about)
 }
 
 /// `1 dead letter`, `2 dead letters`.
@@ -323,17 +328,17 @@ pub fn counted(count: u64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-pub fn transfer_leader(to: Option<&str>, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn transfer_leader(to: Option<&str>, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let answer = client.ask(async |node| node.transfer_leader(to).await)?;
     let line = format!("`{}` leads from now on", answer.leader);
     done(screen, &answer, line)
 }
 
 /// The node writes the file on its own disk; a relative path would mean another place there.
-pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn backup(file: &Path, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let file = std::path::absolute(file)?;
     let path = file.to_str().ok_or_else(|| {
-        Failure::new(format!("{} cannot be the path of a backup", file.display()))
+        CommandFailure::new(format!("{} cannot be the path of a backup", file.display()))
             .why("it is not UTF-8, as everything in JSON has to be")
             .remedy("name a file whose path is, like /backups/monday.backup")
             .usage()
@@ -358,7 +363,7 @@ pub fn backup(file: &Path, client: &Client, screen: &Screen) -> Result<u8> {
 }
 
 /// Every field with its value, one a line, nested names joined by dots.
-fn fields<T>(screen: &Screen, answer: &Answer<T>) -> Result<u8> {
+fn fields<T>(screen: &Screen, answer: &PrintableAnswer<T>) -> Result<u8> {
     if screen.json {
         screen.raw(answer.text(), Layout::Pretty)?;
         return Ok(0);
@@ -367,7 +372,7 @@ fn fields<T>(screen: &Screen, answer: &Answer<T>) -> Result<u8> {
     flatten("", &harmless(answer.text())?, &mut all);
     let width = all.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     for (name, text) in all {
-        screen.print(&Styled::new(&format!("{name:width$}  ")).word(screen, &text))?;
+        screen.print(&StyledText::new(&format!("{name:width$}  ")).word(screen, &text))?;
     }
     Ok(0)
 }

@@ -7,14 +7,14 @@ use anyhow::Result;
 use onward::{JobInfo, JobState};
 use onward_api::job::{Attempt, Progress};
 
-use crate::answer::{Answer, Layout};
-use crate::client::Client;
-use crate::failure::Failure;
+use crate::answer::{Layout, PrintableAnswer};
+use crate::client::NodeClient;
+use crate::failure::CommandFailure;
 use crate::patience::{PAUSE, Patience};
 use crate::read;
 use crate::screen::Screen;
 use crate::span;
-use crate::status_line::{Status, StatusLine};
+use crate::status_line::{LineStatus, StatusLine};
 use crate::work::exit;
 use crate::work::handler::KIND;
 
@@ -25,12 +25,12 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const INTERRUPTED: i32 = 130;
 /// Asks about the job until it ended or the patience is over; every answer goes to `seen`. Gives the last one.
 fn each(
-    client: &Client,
+    client: &NodeClient,
     screen: &Screen,
     id: &str,
     patience: &Patience,
-    mut seen: impl FnMut(&Answer<JobInfo>) -> Result<()>,
-) -> Result<Answer<JobInfo>> {
+    mut seen: impl FnMut(&PrintableAnswer<JobInfo>) -> Result<()>,
+) -> Result<PrintableAnswer<JobInfo>> {
     let mut wait = Duration::ZERO;
     loop {
         let asked = Instant::now();
@@ -72,14 +72,14 @@ pub fn say_on_interrupt(screen: &Screen, id: &str) -> Result<()> {
 }
 
 /// Waits for the end of the job whose id begins so, and gives the exit code that goes with it.
-pub fn wait(client: &Client, screen: &Screen, id: &str, at_most: Option<Duration>) -> Result<u8> {
+pub fn wait(client: &NodeClient, screen: &Screen, id: &str, at_most: Option<Duration>) -> Result<u8> {
     let patience = Patience::new(at_most);
     let id = patience.ask(client, screen, || client.whole_id(id))?;
     to_the_end(&patience, client, screen, &id)
 }
 
 /// Waits for the end and gives the exit code that goes with it.
-pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &str) -> Result<u8> {
+pub fn to_the_end(patience: &Patience, client: &NodeClient, screen: &Screen, id: &str) -> Result<u8> {
     say_on_interrupt(screen, id)?;
     let (mut line, began) = (StatusLine::default(), patience.began());
     let job = each(client, screen, id, patience, |job| {
@@ -93,7 +93,7 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
     let state = job.state.word();
     if !job.state.is_terminal() {
         let waited = span::human(patience.at_most().unwrap_or_default());
-        return Err(Failure::new(format!("job {id} is still {state} after {waited}"))
+        return Err(CommandFailure::new(format!("job {id} is still {state} after {waited}"))
             .remedy(format!("`onward explain {id}` says why; `onward wait {id}` waits on"))
             .into());
     }
@@ -147,13 +147,13 @@ fn last_error(job: &JobInfo) -> Option<&str> {
     job.last_error().filter(|_| job.state != JobState::Succeeded)
 }
 
-fn status(job: &JobInfo, lasts: Duration) -> Status {
+fn status(job: &JobInfo, lasts: Duration) -> LineStatus {
     let Progress { done, total } = job.progress;
-    Status { what: job.state.word().replace('_', " "), done: Some(done), total, lasts, more: String::new() }
+    LineStatus { what: job.state.word().replace('_', " "), done: Some(done), total, lasts, more: String::new() }
 }
 
 /// Prints a line for every change, until the end.
-pub fn watch(client: &Client, screen: &Screen, id: &str) -> Result<u8> {
+pub fn watch(client: &NodeClient, screen: &Screen, id: &str) -> Result<u8> {
     say_on_interrupt(screen, id)?;
     let mut before = None;
     let job = each(client, screen, id, &Patience::new(None), |job| {

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::args::UpArgs;
 use crate::cluster::{self, Place, gate_trust};
 use crate::config;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
 use crate::service;
 use crate::up::{STOPPED, STOPPING, Stop, flags, log_to_stderr, node_config, not_started, usable};
@@ -19,10 +19,11 @@ use crate::up::{STOPPED, STOPPING, Stop, flags, log_to_stderr, node_config, not_
 pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let (accept_loss, log_format, file) = (args.accept_loss, args.log.log_format, args.config.clone());
     let given = flags(args, data);
-    let effective = config::load(file.as_deref(), &given, |name| std::env::var_os(name)).map_err(Failure::from)?;
+    let effective =
+        config::load(file.as_deref(), &given, |name| std::env::var_os(name)).map_err(CommandFailure::from)?;
     if !effective.node.gates.is_empty() {
-        let failure =
-            Failure::new("a gate has no `gates`").why("managers report to gates; gates of one ring share storage");
+        let failure = CommandFailure::new("a gate has no `gates`")
+            .why("managers report to gates; gates of one ring share storage");
         return Err(failure.remedy("name the other gates in `peers`").usage().into());
     }
     let trust = gate_trust(&effective.node)?;

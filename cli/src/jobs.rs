@@ -13,12 +13,12 @@ use onward_api::job::JobDatacenter;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::answer::{Answer, Layout, harmless};
+use crate::answer::{Layout, PrintableAnswer, harmless};
 use crate::args::ListArgs;
-use crate::client::{Client, unique_name};
-use crate::failure::Failure;
+use crate::client::{NodeClient, unique_name};
+use crate::failure::CommandFailure;
 use crate::results::{self, Results};
-use crate::screen::{Screen, Styled};
+use crate::screen::{Screen, StyledText};
 use crate::table::Column;
 use crate::{many, read, span};
 
@@ -52,7 +52,7 @@ const DATACENTER_COLUMNS: [Column; 7] = [
     Column::cut("error"),
 ];
 
-pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn list(args: &ListArgs, client: &NodeClient, screen: &Screen) -> Result<u8> {
     if let Some(by) = &args.group_by {
         return grouped(by, args, client, screen);
     }
@@ -63,7 +63,7 @@ pub fn list(args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
 }
 
 /// Prints how many jobs share what was asked for, most first.
-fn grouped(by: &str, args: &ListArgs, client: &Client, screen: &Screen) -> Result<u8> {
+fn grouped(by: &str, args: &ListArgs, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let mut groups: BTreeMap<String, (u64, String)> = BTreeMap::new();
     many::each_job(client, &args.which.filter(), |job| {
         let shared = match by {
@@ -128,7 +128,7 @@ fn beside_state<'a>(reason: &'a str, state: &str) -> &'a str {
     reason.strip_prefix(state).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason)
 }
 
-pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn show(id: &str, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let job = client.ask(async |node| node.job(id).await)?;
     if screen.json {
         screen.raw(job.text(), Layout::Pretty)?;
@@ -136,7 +136,7 @@ pub fn show(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     }
     let now = read::now();
     screen.line(format!("job       {}", job.id))?;
-    screen.print(&Styled::new("state     ").word(screen, job.state.word()))?;
+    screen.print(&StyledText::new("state     ").word(screen, job.state.word()))?;
     let fields = [
         ("reason", &job.reason),
         ("kind", &job.kind),
@@ -205,7 +205,7 @@ fn datacenter_rows(job: &JobInfo) -> Vec<Vec<String>> {
 }
 
 /// The results that an answer has, as one harmless line.
-fn shown_result(job: &Answer<JobInfo>) -> Result<Option<String>> {
+fn shown_result(job: &PrintableAnswer<JobInfo>) -> Result<Option<String>> {
     let exact = job.exact();
     let result = match (results::are_named(exact), &exact.result, &exact.result_base64) {
         (true, ..) => {
@@ -273,7 +273,7 @@ fn attempt_rows(job: &JobInfo, now: At) -> Vec<Vec<String>> {
     rows
 }
 
-pub fn explain_job(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn explain_job(id: &str, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let answer = client.ask(async |node| node.explain(id).await)?;
     let page = answer.to_string();
     if !screen.json {
@@ -293,11 +293,11 @@ pub fn explain_job(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
-pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn result(id: &str, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let job = client.ask(async |node| node.job(id).await)?;
     if job.state != JobState::Succeeded {
         let state = job.state.word();
-        let failure = Failure::new(format!("job {id} has no result: it is {state}"));
+        let failure = CommandFailure::new(format!("job {id} has no result: it is {state}"));
         let failure = match job.reason.as_deref().filter(|reason| *reason != state) {
             Some(reason) => failure.why(reason),
             None => failure,
@@ -308,7 +308,10 @@ pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     if let Some(left) = job.left_out.iter().find(|left| left.is_damaged() && left.field == "result") {
         let what = format!("the result of job {id} cannot be read");
         let why = format!("that of workflow `{}` is damaged or missing in the node's store", left.workflow);
-        return Err(Failure::new(what).why(why).remedy(format!("restore a backup, or onward retry {id}")).into());
+        return Err(CommandFailure::new(what)
+            .why(why)
+            .remedy(format!("restore a backup, or onward retry {id}"))
+            .into());
     }
     let exact = job.exact();
     if results::are_named(exact) {
@@ -333,7 +336,7 @@ pub fn result(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
-pub fn cancel(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn cancel(id: &str, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let answer = client.ask(async |node| node.cancel(id).await)?;
     let line = match &answer.state {
         JobState::Cancelled => format!("{id} is cancelled"),
@@ -343,7 +346,7 @@ pub fn cancel(id: &str, client: &Client, screen: &Screen) -> Result<u8> {
     done(screen, &answer, line)
 }
 
-pub fn retry(id: &str, request_id: Option<String>, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn retry(id: &str, request_id: Option<String>, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let request_id = request_id.map_or_else(|| unique_name("cli-"), Ok)?;
     let answer = client.ask(async |node| node.retry_as(id, &request_id).await)?;
     done(screen, &answer, answer.id.clone())
@@ -354,13 +357,13 @@ pub fn extend(
     by: Duration,
     reason: &str,
     request_id: Option<String>,
-    client: &Client,
+    client: &NodeClient,
     screen: &Screen,
 ) -> Result<u8> {
     let request_id = request_id.map_or_else(|| unique_name("cli-"), Ok)?;
     let extended = client.ask(async |node| node.extend_as(id, by, reason, &request_id).await);
     let answer = extended.map_err(|failure| match failure.is_refusal("already_ended") {
-        true => Failure::new(format!("job {id} has already ended"))
+        true => CommandFailure::new(format!("job {id} has already ended"))
             .why("only a job that has not ended has a deadline to move")
             .remedy(format!("`onward show {id}` says how it ended; `onward retry {id}` submits it once more"))
             .refused("already_ended"),
@@ -381,7 +384,7 @@ fn ending(state: &JobState) -> &'static str {
 }
 
 /// The node did it: its answer for programs, a line for people.
-pub fn done<T>(screen: &Screen, answer: &Answer<T>, line: String) -> Result<u8> {
+pub fn done<T>(screen: &Screen, answer: &PrintableAnswer<T>, line: String) -> Result<u8> {
     match screen.json {
         true => screen.raw(answer.text(), Layout::Pretty)?,
         false => screen.line(line)?,
@@ -392,7 +395,7 @@ pub fn done<T>(screen: &Screen, answer: &Answer<T>, line: String) -> Result<u8> 
 /// A page of a list: the answer for programs, a table for people.
 pub fn table<T, I>(
     screen: &Screen,
-    answer: &Answer<T>,
+    answer: &PrintableAnswer<T>,
     head: &[Column],
     items: &[I],
     row: impl Fn(&I) -> Vec<String>,

@@ -9,22 +9,22 @@ use anyhow::Result;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use onward::JobInfo;
-use onward::client::Printed;
+use onward::client::AttemptOutput;
 use onward_api::job::{Attempt, Workflow};
 use serde_json::{Value, json};
 
 use crate::args::LogsArgs;
-use crate::client::Client;
-use crate::failure::Failure;
+use crate::client::NodeClient;
+use crate::failure::CommandFailure;
 use crate::patience::Patience;
 use crate::screen::Screen;
 
 /// The pause between two questions while an attempt runs.
 const PAUSE: Duration = Duration::from_millis(500);
 
-pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn run(args: &LogsArgs, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let id = &args.id;
-    let mut chosen: Option<Chosen> = None;
+    let mut chosen: Option<ChosenAttempt> = None;
     let mut position = None;
     let patience = Patience::new(None);
     loop {
@@ -62,7 +62,7 @@ pub fn run(args: &LogsArgs, client: &Client, screen: &Screen) -> Result<u8> {
 }
 
 /// Prints all output of a job's attempts, until it ends: each from its first byte that is kept.
-pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &str) -> Result<()> {
+pub fn to_the_end(patience: &Patience, client: &NodeClient, screen: &Screen, id: &str) -> Result<()> {
     let mut told: BTreeMap<(String, u32), u64> = BTreeMap::new();
     let mut over: BTreeSet<(String, u32)> = BTreeSet::new();
     loop {
@@ -74,7 +74,7 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
                 if over.contains(&key) {
                     continue;
                 }
-                let found = Chosen { workflow: key.0.clone(), attempt: key.1, is_over: is_over(attempt) };
+                let found = ChosenAttempt { workflow: key.0.clone(), attempt: key.1, is_over: is_over(attempt) };
                 if let Some(printed) = patience.ask(client, screen, || found.output(id, client))? {
                     let new = Fresh::of(&printed, told.get(&key).copied());
                     tell(screen, &found, &new)?;
@@ -94,14 +94,14 @@ pub fn to_the_end(patience: &Patience, client: &Client, screen: &Screen, id: &st
 
 /// An attempt to look at.
 #[derive(PartialEq, Eq, Debug)]
-struct Chosen {
+struct ChosenAttempt {
     workflow: String,
     attempt: u32,
     is_over: bool,
 }
 
-impl Chosen {
-    fn output(&self, id: &str, client: &Client) -> Result<Option<Printed>, Failure> {
+impl ChosenAttempt {
+    fn output(&self, id: &str, client: &NodeClient) -> Result<Option<AttemptOutput>, CommandFailure> {
         client.run(client.node().output(id, &self.workflow, self.attempt))
     }
 
@@ -119,12 +119,12 @@ fn is_over(attempt: &Attempt) -> bool {
 }
 
 /// The attempt that was asked for; none if there is none yet.
-fn choose(job: &JobInfo, args: &LogsArgs) -> Result<Option<Chosen>, Failure> {
+fn choose(job: &JobInfo, args: &LogsArgs) -> Result<Option<ChosenAttempt>, CommandFailure> {
     let is_meant = |workflow: &&Workflow| args.workflow.as_ref().is_none_or(|wanted| workflow.name == *wanted);
     let among: Vec<&Workflow> = job.workflows.iter().filter(is_meant).collect();
     if among.is_empty() {
         let names: Vec<&str> = job.workflows.iter().map(|workflow| workflow.name.as_str()).collect();
-        return Err(Failure::new(format!("job {} has no such workflow", args.id))
+        return Err(CommandFailure::new(format!("job {} has no such workflow", args.id))
             .remedy(format!("--workflow is one of: {}", names.join(", "))));
     }
     let attempts = among.iter().flat_map(|workflow| workflow.attempts.iter().map(|attempt| (&workflow.name, attempt)));
@@ -134,21 +134,21 @@ fn choose(job: &JobInfo, args: &LogsArgs) -> Result<Option<Chosen>, Failure> {
         .max_by_key(|(_, attempt)| (attempt.started_at, attempt.fence));
     match (newest, args.attempt) {
         (Some((workflow, attempt)), _) => {
-            Ok(Some(Chosen { workflow: workflow.clone(), attempt: attempt.n, is_over: is_over(attempt) }))
+            Ok(Some(ChosenAttempt { workflow: workflow.clone(), attempt: attempt.n, is_over: is_over(attempt) }))
         }
         (None, Some(n)) if !args.follow && attempts.clone().next().is_some() => {
             let known: Vec<String> = attempts.map(|(_, attempt)| attempt.n.to_string()).collect();
-            Err(Failure::new(format!("job {} has no attempt {n}", args.id))
+            Err(CommandFailure::new(format!("job {} has no attempt {n}", args.id))
                 .remedy(format!("--attempt is one of: {}", known.join(", "))))
         }
         (None, _) => Ok(None),
     }
 }
 
-fn never_handed_out(job: &JobInfo, args: &LogsArgs) -> Failure {
+fn never_handed_out(job: &JobInfo, args: &LogsArgs) -> CommandFailure {
     let id = &args.id;
     let which = args.attempt.map_or_else(|| "no attempt".to_owned(), |n| format!("no attempt {n}"));
-    let failure = Failure::new(format!("there is {which} of job {id} that could have printed something"));
+    let failure = CommandFailure::new(format!("there is {which} of job {id} that could have printed something"));
     let failure = failure.why(format!("the job is {}", job.state));
     match job.state.is_terminal() {
         true => failure.remedy(format!("onward explain {id}")),
@@ -168,7 +168,7 @@ struct Fresh<'a> {
 
 impl<'a> Fresh<'a> {
     /// `position` is the end of what was told, if anything was.
-    fn of(printed: &'a Printed, position: Option<u64>) -> Self {
+    fn of(printed: &'a AttemptOutput, position: Option<u64>) -> Self {
         let (first, end) = (printed.skipped, printed.skipped + printed.bytes.len() as u64);
         // What is kept never gets shorter; if it did, it was removed, and counting began anew.
         let told = position.filter(|told| *told <= end).unwrap_or(0);
@@ -182,7 +182,7 @@ impl<'a> Fresh<'a> {
     }
 }
 
-fn tell(screen: &Screen, chosen: &Chosen, new: &Fresh<'_>) -> Result<()> {
+fn tell(screen: &Screen, chosen: &ChosenAttempt, new: &Fresh<'_>) -> Result<()> {
     if new.bytes.is_empty() {
         return Ok(());
     }
@@ -195,16 +195,16 @@ fn tell(screen: &Screen, chosen: &Chosen, new: &Fresh<'_>) -> Result<()> {
     Ok(())
 }
 
-fn nothing(screen: &Screen, chosen: &Chosen) -> Result<()> {
+fn nothing(screen: &Screen, chosen: &ChosenAttempt) -> Result<()> {
     if screen.json {
         return screen.json_line(&piece(chosen, &Fresh { missed: 0, start: 0, bytes: &[] }));
     }
-    let Chosen { workflow, attempt, .. } = chosen;
+    let ChosenAttempt { workflow, attempt, .. } = chosen;
     screen.note(format!("onward: nothing is kept of what attempt {attempt} of {workflow} has printed, if it has"));
     Ok(())
 }
 
-fn piece(chosen: &Chosen, new: &Fresh<'_>) -> Value {
+fn piece(chosen: &ChosenAttempt, new: &Fresh<'_>) -> Value {
     let mut piece = json!({ "attempt": chosen.attempt, "workflow": chosen.workflow, "skipped_bytes": new.start });
     match core::str::from_utf8(new.bytes) {
         Ok(text) => piece["text"] = text.into(),
@@ -219,8 +219,8 @@ mod tests {
     use crate::example;
     use onward_api::instant::At;
 
-    fn printed(skipped: u64, bytes: &[u8]) -> Printed {
-        Printed { skipped, bytes: bytes.to_vec().into() }
+    fn printed(skipped: u64, bytes: &[u8]) -> AttemptOutput {
+        AttemptOutput { skipped, bytes: bytes.to_vec().into() }
     }
 
     #[test]

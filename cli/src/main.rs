@@ -54,10 +54,10 @@ use clap::{CommandFactory, Parser};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use args::{CancelArgs, CertsCommand, Cli, Command, DatacenterCommand, Global, LogsArgs, RetryArgs, UpArgs};
-use client::{Client, Target};
-use failure::Failure;
-use many::Verb;
+use args::{CancelArgs, CertsCommand, Cli, CliCommand, DatacenterCommand, Global, LogsArgs, RetryArgs, UpArgs};
+use client::{NodeClient, NodeTarget};
+use failure::CommandFailure;
+use many::BulkVerb;
 use screen::Screen;
 
 fn main() -> ExitCode {
@@ -82,8 +82,8 @@ fn told(error: &anyhow::Error, json: bool) -> ExitCode {
     if broken {
         return ExitCode::SUCCESS;
     }
-    let unnamed = Failure::new(format!("{error:#}"));
-    let failure = error.downcast_ref::<Failure>().unwrap_or(&unnamed);
+    let unnamed = CommandFailure::new(format!("{error:#}"));
+    let failure = error.downcast_ref::<CommandFailure>().unwrap_or(&unnamed);
     let text = match json {
         true => failure.json().to_string(),
         false => format!("onward: {}", screen::several_lines(&failure.to_string())),
@@ -98,49 +98,49 @@ fn run(cli: Cli) -> Result<u8> {
     let screen = &Screen::detect(global.json);
     let data = global.data.clone().unwrap_or_else(|| folder::default_data(|name| std::env::var_os(name)));
     match command {
-        Command::Completions { shell } => {
+        CliCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "onward", &mut script);
             io::stdout().lock().write_all(&script)?;
             Ok(0)
         }
-        Command::Man { out } => man::write(&out, screen),
-        Command::Config(args) => config::run(&args, global.data, screen),
-        Command::Token(args) => token::run(args, global.data, screen),
-        Command::Up(args) => up::run(args, global.data, screen),
-        Command::Restore { file, accept_loss } => restore::run(&file, &data, accept_loss, screen),
-        Command::Migrate(args) => migrate::run(&args, screen),
-        Command::Certs(CertsCommand::New { hosts, out }) => certs::new(&hosts, &out, screen),
-        Command::Certs(CertsCommand::Ca { out }) => certs::ca(&out, screen),
-        Command::Certs(CertsCommand::Node(args)) => certs::node(&args, screen),
-        Command::Certs(CertsCommand::Key { out }) => certs::key(&out, screen),
-        Command::Manager { config, log, accept_loss } => {
+        CliCommand::Man { out } => man::write(&out, screen),
+        CliCommand::Config(args) => config::run(&args, global.data, screen),
+        CliCommand::Token(args) => token::run(args, global.data, screen),
+        CliCommand::Up(args) => up::run(args, global.data, screen),
+        CliCommand::Restore { file, accept_loss } => restore::run(&file, &data, accept_loss, screen),
+        CliCommand::Migrate(args) => migrate::run(&args, screen),
+        CliCommand::Certs(CertsCommand::New { hosts, out }) => certs::new(&hosts, &out, screen),
+        CliCommand::Certs(CertsCommand::Ca { out }) => certs::ca(&out, screen),
+        CliCommand::Certs(CertsCommand::Node(args)) => certs::node(&args, screen),
+        CliCommand::Certs(CertsCommand::Key { out }) => certs::key(&out, screen),
+        CliCommand::Manager { config, log, accept_loss } => {
             up::run(UpArgs::manager(config, log, accept_loss), global.data, screen)
         }
-        Command::Gate { config, log, accept_loss } => {
+        CliCommand::Gate { config, log, accept_loss } => {
             gate::run(UpArgs::manager(config, log, accept_loss), global.data, screen)
         }
-        Command::Demo { sabotage } => demo::run(sabotage, screen),
-        Command::Run(args) => Ok(run::run(*args, screen)),
-        Command::Worker(args) => worker::run(args, &global, &data, screen),
-        Command::Progress { units, note } => inside::progress(&units, &note),
-        Command::Quiet { at_most } => inside::quiet(at_most),
-        Command::Result { id } if inside::is_inside() || read::is_json(&id) => match inside::result(&id) {
+        CliCommand::Demo { sabotage } => demo::run(sabotage, screen),
+        CliCommand::Run(args) => Ok(run::run(*args, screen)),
+        CliCommand::Worker(args) => worker::run(args, &global, &data, screen),
+        CliCommand::Progress { units, note } => inside::progress(&units, &note),
+        CliCommand::Quiet { at_most } => inside::quiet(at_most),
+        CliCommand::Result { id } if inside::is_inside() || read::is_json(&id) => match inside::result(&id) {
             Some(told) => told,
             None => {
                 let client = client(&global, &data)?;
                 jobs::result(&client.whole_id(&id)?, &client, screen)
             }
         },
-        Command::Probe(args) => probe::run(&args, screen),
-        Command::Outbox(command) => outbox::run(command, &global, screen),
+        CliCommand::Probe(args) => probe::run(&args, screen),
+        CliCommand::Outbox(command) => outbox::run(command, &global, screen),
         command => calls(command, &client(&global, &data)?, screen),
     }
 }
 
-fn client(global: &Global, data: &std::path::Path) -> Result<Client, Failure> {
+fn client(global: &Global, data: &std::path::Path) -> Result<NodeClient, CommandFailure> {
     let token_file = data.join("token");
-    Client::new(&Target {
+    NodeClient::new(&NodeTarget {
         server: &global.server,
         token: global.token.as_deref(),
         token_file: Some(&token_file),
@@ -149,55 +149,55 @@ fn client(global: &Global, data: &std::path::Path) -> Result<Client, Failure> {
 }
 
 /// The commands that ask a node.
-fn calls(command: Command, client: &Client, screen: &Screen) -> Result<u8> {
+fn calls(command: CliCommand, client: &NodeClient, screen: &Screen) -> Result<u8> {
     match command {
-        Command::Submit(args) => submit::run(*args, client, screen),
-        Command::List(args) => jobs::list(&args, client, screen),
-        Command::Show { id } => jobs::show(&client.whole_id(&id)?, client, screen),
-        Command::Explain { id } => jobs::explain_job(&client.whole_id(&id)?, client, screen),
-        Command::Watch { id } => follow::watch(client, screen, &client.whole_id(&id)?),
-        Command::Wait { id, at_most } => follow::wait(client, screen, &id, at_most),
-        Command::Logs(args) => logs::run(&LogsArgs { id: client.whole_id(&args.id)?, ..args }, client, screen),
-        Command::Result { id } => jobs::result(&client.whole_id(&id)?, client, screen),
-        Command::Cancel(CancelArgs { id, which, confirm }) => match which.beside(id, &confirm)? {
-            Some(id) if confirm.dry_run => many::try_one(&id, Verb::Cancel, client, screen),
+        CliCommand::Submit(args) => submit::run(*args, client, screen),
+        CliCommand::List(args) => jobs::list(&args, client, screen),
+        CliCommand::Show { id } => jobs::show(&client.whole_id(&id)?, client, screen),
+        CliCommand::Explain { id } => jobs::explain_job(&client.whole_id(&id)?, client, screen),
+        CliCommand::Watch { id } => follow::watch(client, screen, &client.whole_id(&id)?),
+        CliCommand::Wait { id, at_most } => follow::wait(client, screen, &id, at_most),
+        CliCommand::Logs(args) => logs::run(&LogsArgs { id: client.whole_id(&args.id)?, ..args }, client, screen),
+        CliCommand::Result { id } => jobs::result(&client.whole_id(&id)?, client, screen),
+        CliCommand::Cancel(CancelArgs { id, which, confirm }) => match which.beside(id, &confirm)? {
+            Some(id) if confirm.dry_run => many::try_one(&id, BulkVerb::Cancel, client, screen),
             Some(id) => jobs::cancel(&client.whole_id(&id)?, client, screen),
             None => many::cancel(&which, &confirm, client, screen),
         },
-        Command::Retry(RetryArgs { id, request_id, which, confirm }) => match which.beside(id, &confirm)? {
-            Some(id) if confirm.dry_run => many::try_one(&id, Verb::Retry, client, screen),
+        CliCommand::Retry(RetryArgs { id, request_id, which, confirm }) => match which.beside(id, &confirm)? {
+            Some(id) if confirm.dry_run => many::try_one(&id, BulkVerb::Retry, client, screen),
             Some(id) => jobs::retry(&client.whole_id(&id)?, request_id, client, screen),
             None => many::retry(&which, &confirm, client, screen),
         },
-        Command::Extend { id, by, reason, request_id } => {
+        CliCommand::Extend { id, by, reason, request_id } => {
             jobs::extend(&client.whole_id(&id)?, by, &reason, request_id, client, screen)
         }
-        Command::Queue(command) => fleet::queue(command, client, screen),
-        Command::Schedule(command) => schedules::run(command, client, screen),
-        Command::Node(command) => fleet::node(command, client, screen),
-        Command::DeadLetter(command) => fleet::dead_letter(command, client, screen),
-        Command::Status => fleet::status(client, screen),
-        Command::Top { every, once } => top::run(every, once, client, screen),
-        Command::Datacenter(DatacenterCommand::List) => fleet::datacenters(client, screen),
-        Command::Backup { file } => fleet::backup(&file, client, screen),
-        Command::TransferLeader { name } => fleet::transfer_leader(name.as_deref(), client, screen),
-        Command::Completions { .. }
-        | Command::Man { .. }
-        | Command::Config(_)
-        | Command::Token(_)
-        | Command::Up(_)
-        | Command::Certs(_)
-        | Command::Manager { .. }
-        | Command::Gate { .. }
-        | Command::Demo { .. }
-        | Command::Run(_)
-        | Command::Worker(_)
-        | Command::Progress { .. }
-        | Command::Quiet { .. }
-        | Command::Probe(_)
-        | Command::Outbox(_)
-        | Command::Restore { .. }
-        | Command::Migrate(_) => {
+        CliCommand::Queue(command) => fleet::queue(command, client, screen),
+        CliCommand::Schedule(command) => schedules::run(command, client, screen),
+        CliCommand::Node(command) => fleet::node(command, client, screen),
+        CliCommand::DeadLetter(command) => fleet::dead_letter(command, client, screen),
+        CliCommand::Status => fleet::status(client, screen),
+        CliCommand::Top { every, once } => top::run(every, once, client, screen),
+        CliCommand::Datacenter(DatacenterCommand::List) => fleet::datacenters(client, screen),
+        CliCommand::Backup { file } => fleet::backup(&file, client, screen),
+        CliCommand::TransferLeader { name } => fleet::transfer_leader(name.as_deref(), client, screen),
+        CliCommand::Completions { .. }
+        | CliCommand::Man { .. }
+        | CliCommand::Config(_)
+        | CliCommand::Token(_)
+        | CliCommand::Up(_)
+        | CliCommand::Certs(_)
+        | CliCommand::Manager { .. }
+        | CliCommand::Gate { .. }
+        | CliCommand::Demo { .. }
+        | CliCommand::Run(_)
+        | CliCommand::Worker(_)
+        | CliCommand::Progress { .. }
+        | CliCommand::Quiet { .. }
+        | CliCommand::Probe(_)
+        | CliCommand::Outbox(_)
+        | CliCommand::Restore { .. }
+        | CliCommand::Migrate(_) => {
             unreachable!("these ask no node, and were handled before")
         }
     }

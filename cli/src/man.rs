@@ -7,12 +7,12 @@ use clap::CommandFactory as _;
 use clap_mangen::Man;
 
 use crate::args::Cli;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
 
 /// Writes `onward.1`, `onward-submit.1` and so on, and says how many there are.
 pub fn write(out: &Path, screen: &Screen) -> Result<u8> {
-    let cannot = |error| Failure::new(format!("cannot write manual pages to {}", out.display())).why(error);
+    let cannot = |error| CommandFailure::new(format!("cannot write manual pages to {}", out.display())).why(error);
     std::fs::create_dir_all(out).map_err(cannot)?;
     let mut command = Cli::command();
     command.build();

@@ -11,12 +11,12 @@ use onward_api::command::{CancelWhere, CancelWhereAnswer};
 use serde_json::{Value, json};
 
 use crate::args::{ConfirmArgs, WhichArgs};
-use crate::client::{Client, unique_name};
-use crate::failure::Failure;
+use crate::client::{NodeClient, unique_name};
+use crate::failure::CommandFailure;
 use crate::fleet::counted;
 use crate::read;
 use crate::screen::Screen;
-use crate::status_line::{Status, StatusLine};
+use crate::status_line::{LineStatus, StatusLine};
 
 /// Jobs of one page.
 const PAGE: usize = 1_000;
@@ -26,14 +26,14 @@ const CANCELLED_PER_CALL: usize = 10_000;
 const SHOWN: usize = 5;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verb {
+pub enum BulkVerb {
     Cancel,
     Retry,
     Replay,
     Drop,
 }
 
-impl Verb {
+impl BulkVerb {
     fn word(self) -> &'static str {
         match self {
             Self::Cancel => "cancel",
@@ -56,12 +56,12 @@ impl Verb {
 
 /// The jobs that match: how many, and those of them that are known by name, at least the first few.
 #[derive(Clone, Default, Debug)]
-pub struct Found {
+pub struct MatchingJobs {
     count: usize,
     ids: Vec<String>,
 }
 
-impl Found {
+impl MatchingJobs {
     pub fn of(ids: Vec<String>) -> Self {
         Self { count: ids.len(), ids }
     }
@@ -87,9 +87,9 @@ impl WhichArgs {
     }
 
     /// The job that was named, if no others are meant as well.
-    pub fn beside<T>(&self, named: Option<T>, confirm: &ConfirmArgs) -> Result<Option<T>, Failure> {
+    pub fn beside<T>(&self, named: Option<T>, confirm: &ConfirmArgs) -> Result<Option<T>, CommandFailure> {
         if named.is_some() && (confirm.all || !self.is_empty()) {
-            return Err(Failure::new("a job is named, and others are described")
+            return Err(CommandFailure::new("a job is named, and others are described")
                 .remedy("either name jobs, or give filters (or --all)")
                 .usage());
         }
@@ -97,30 +97,30 @@ impl WhichArgs {
     }
 
     /// Something must be said about which jobs, and it must fit what is done to them.
-    fn check(&self, confirm: &ConfirmArgs, verb: Verb) -> Result<(), Failure> {
+    fn check(&self, confirm: &ConfirmArgs, verb: BulkVerb) -> Result<(), CommandFailure> {
         if self.is_empty() && !confirm.all {
             let filters = match verb {
-                Verb::Cancel => "--state, --kind, --queue, --tag, --not-moving or --since",
+                BulkVerb::Cancel => "--state, --kind, --queue, --tag, --not-moving or --since",
                 _ => "--state, --kind, --queue, --tag or --since",
             };
-            return Err(Failure::new(format!("which jobs to {} was not said", verb.word()))
+            return Err(CommandFailure::new(format!("which jobs to {} was not said", verb.word()))
                 .remedy(format!("name a job, or give {filters}; --all means every one"))
                 .usage());
         }
         if confirm.all && !self.is_empty() {
-            return Err(Failure::new("--all means every job, and a filter means some")
+            return Err(CommandFailure::new("--all means every job, and a filter means some")
                 .remedy("give one of them")
                 .usage());
         }
-        let unfit = |what: String, why: &str| Err(Failure::new(what).why(why).usage());
+        let unfit = |what: String, why: &str| Err(CommandFailure::new(what).why(why).usage());
         match (verb, &self.state, self.not_moving) {
-            (Verb::Cancel, Some(state), _) if read::is_terminal(state) => {
+            (BulkVerb::Cancel, Some(state), _) if read::is_terminal(state) => {
                 unfit(format!("nothing that is {state} can be cancelled"), "it has ended")
             }
-            (Verb::Retry | Verb::Replay | Verb::Drop, Some(state), _) if !read::is_terminal(state) => {
+            (BulkVerb::Retry | BulkVerb::Replay | BulkVerb::Drop, Some(state), _) if !read::is_terminal(state) => {
                 unfit(format!("nothing that is {state} fits `{}`", verb.word()), "it has not ended")
             }
-            (Verb::Retry | Verb::Replay | Verb::Drop, _, Some(_)) => {
+            (BulkVerb::Retry | BulkVerb::Replay | BulkVerb::Drop, _, Some(_)) => {
                 unfit(format!("--not-moving does not fit `{}`", verb.word()), "what has ended does not run")
             }
             _ => Ok(()),
@@ -129,7 +129,7 @@ impl WhichArgs {
 }
 
 /// Every job that matches, the newest first; each is seen once.
-pub fn each_job(client: &Client, which: &JobFilter, mut seen: impl FnMut(&JobInfo)) -> Result<(), Failure> {
+pub fn each_job(client: &NodeClient, which: &JobFilter, mut seen: impl FnMut(&JobInfo)) -> Result<(), CommandFailure> {
     let mut page = Page { limit: PAGE, cursor: None };
     loop {
         let answer = client.ask(async |node| node.jobs(which, &page).await)?;
@@ -143,15 +143,15 @@ pub fn each_job(client: &Client, which: &JobFilter, mut seen: impl FnMut(&JobInf
 
 /// Cancels the jobs that match. Goes on until the node has looked at every job; interrupted, the same command cancels
 /// the rest.
-pub fn cancel(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen: &Screen) -> Result<u8> {
-    which.check(confirm, Verb::Cancel)?;
-    let mut found = Found::default();
+pub fn cancel(which: &WhichArgs, confirm: &ConfirmArgs, client: &NodeClient, screen: &Screen) -> Result<u8> {
+    which.check(confirm, BulkVerb::Cancel)?;
+    let mut found = MatchingJobs::default();
     each_cancelled(which, confirm, true, client, |answer| {
         found.count += answer.would_cancel.unwrap_or(0);
         let room = SHOWN - found.ids.len();
         found.ids.extend(answer.jobs.iter().flatten().take(room).cloned());
     })?;
-    if let ControlFlow::Break(code) = confirmed(&found, Verb::Cancel, confirm, screen)? {
+    if let ControlFlow::Break(code) = confirmed(&found, BulkVerb::Cancel, confirm, screen)? {
         return Ok(code);
     }
     let mut line = StatusLine::default();
@@ -160,7 +160,13 @@ pub fn cancel(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen:
         cancelled += answer.cancelled as u64;
         if screen.bars {
             let (total, lasts) = (u64::try_from(found.count).ok(), began.elapsed());
-            line.draw(&Status { what: "cancelling".into(), done: Some(cancelled), total, lasts, more: String::new() });
+            line.draw(&LineStatus {
+                what: "cancelling".into(),
+                done: Some(cancelled),
+                total,
+                lasts,
+                more: String::new(),
+            });
         }
     });
     line.clear();
@@ -177,9 +183,9 @@ fn each_cancelled(
     which: &WhichArgs,
     confirm: &ConfirmArgs,
     dry_run: bool,
-    client: &Client,
+    client: &NodeClient,
     mut seen: impl FnMut(&CancelWhereAnswer),
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let WhichArgs { state, kind, queue, tag, not_moving, since } = which.clone();
     let seconds = |span: Duration| span.as_secs_f64();
     let mut body = CancelWhere {
@@ -205,8 +211,8 @@ fn each_cancelled(
 }
 
 /// Submits ended jobs that match once more.
-pub fn retry(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen: &Screen) -> Result<u8> {
-    which.check(confirm, Verb::Retry)?;
+pub fn retry(which: &WhichArgs, confirm: &ConfirmArgs, client: &NodeClient, screen: &Screen) -> Result<u8> {
+    which.check(confirm, BulkVerb::Retry)?;
     let states = match &which.state {
         Some(state) => vec![state.clone()],
         None => ["failed", "timed_out", "cancelled"].map(str::to_owned).to_vec(),
@@ -216,19 +222,24 @@ pub fn retry(which: &WhichArgs, confirm: &ConfirmArgs, client: &Client, screen: 
         let which = WhichArgs { state: Some(state), ..which.clone() };
         each_job(client, &which.filter(), |job| found.push(job.id.clone()))?;
     }
-    let found = Found::of(found);
-    if let ControlFlow::Break(code) = confirmed(&found, Verb::Retry, confirm, screen)? {
+    let found = MatchingJobs::of(found);
+    if let ControlFlow::Break(code) = confirmed(&found, BulkVerb::Retry, confirm, screen)? {
         return Ok(code);
     }
     let request_id = unique_name("cli-")?;
-    act(&found.ids, Verb::Retry, screen, |id| {
+    act(&found.ids, BulkVerb::Retry, screen, |id| {
         let answer = client.ask(async |node| node.retry_as(id, &request_id).await)?;
         Ok(json!({ "job": id, "id": answer.id }))
     })
 }
 
 /// The dead letters that match.
-pub fn dead_letters(which: &WhichArgs, confirm: &ConfirmArgs, verb: Verb, client: &Client) -> Result<Found> {
+pub fn dead_letters(
+    which: &WhichArgs,
+    confirm: &ConfirmArgs,
+    verb: BulkVerb,
+    client: &NodeClient,
+) -> Result<MatchingJobs> {
     which.check(confirm, verb)?;
     let (which, mut page, mut found) = (which.filter(), Page { limit: PAGE, cursor: None }, Vec::new());
     loop {
@@ -236,15 +247,15 @@ pub fn dead_letters(which: &WhichArgs, confirm: &ConfirmArgs, verb: Verb, client
         found.extend(answer.dead_letters.into_iter().map(|job| job.id));
         match answer.next_cursor {
             Some(next) => page = page.after(next),
-            None => return Ok(Found::of(found)),
+            None => return Ok(MatchingJobs::of(found)),
         }
     }
 }
 
 /// Tells what would happen to a job that was named.
-pub fn try_one(id: &str, verb: Verb, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn try_one(id: &str, verb: BulkVerb, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let confirm = ConfirmArgs { dry_run: true, ..ConfirmArgs::default() };
-    let found = Found::of(fitting(&[client.whole_id(id)?], verb, client)?);
+    let found = MatchingJobs::of(fitting(&[client.whole_id(id)?], verb, client)?);
     match confirmed(&found, verb, &confirm, screen)? {
         ControlFlow::Break(code) => Ok(code),
         ControlFlow::Continue(()) => unreachable!("nobody goes on after a dry run"),
@@ -252,15 +263,15 @@ pub fn try_one(id: &str, verb: Verb, client: &Client, screen: &Screen) -> Result
 }
 
 /// The named jobs that something can be done to. One that is not there is an error.
-pub fn fitting(named: &[String], verb: Verb, client: &Client) -> Result<Vec<String>, Failure> {
+pub fn fitting(named: &[String], verb: BulkVerb, client: &NodeClient) -> Result<Vec<String>, CommandFailure> {
     let mut fit = Vec::new();
     for id in named {
         let job = client.run(client.node().job(id))?;
         let has_ended = job.state.is_terminal();
         let fits = match verb {
-            Verb::Cancel => !has_ended,
-            Verb::Retry => has_ended,
-            Verb::Replay | Verb::Drop => job.dead_letter,
+            BulkVerb::Cancel => !has_ended,
+            BulkVerb::Retry => has_ended,
+            BulkVerb::Replay | BulkVerb::Drop => job.dead_letter,
         };
         fit.extend(fits.then(|| id.clone()));
     }
@@ -268,7 +279,12 @@ pub fn fitting(named: &[String], verb: Verb, client: &Client) -> Result<Vec<Stri
 }
 
 /// Whether to go on: after `--yes`, or a yes at the terminal. Else it breaks off with an exit code.
-pub fn confirmed(found: &Found, verb: Verb, confirm: &ConfirmArgs, screen: &Screen) -> Result<ControlFlow<u8>> {
+pub fn confirmed(
+    found: &MatchingJobs,
+    verb: BulkVerb,
+    confirm: &ConfirmArgs,
+    screen: &Screen,
+) -> Result<ControlFlow<u8>> {
     let would = format!("{} would be {}", jobs(found.count as u64), verb.done());
     if confirm.dry_run {
         match screen.json {
@@ -279,7 +295,7 @@ pub fn confirmed(found: &Found, verb: Verb, confirm: &ConfirmArgs, screen: &Scre
     }
     if found.count == 0 {
         match (screen.json, verb) {
-            (true, Verb::Cancel) => screen.json(&json!({ "cancelled": 0 }))?,
+            (true, BulkVerb::Cancel) => screen.json(&json!({ "cancelled": 0 }))?,
             (true, _) => screen.json(&json!({ "count": 0, "jobs": [] }))?,
             (false, _) => screen.line("no job matches")?,
         }
@@ -289,7 +305,10 @@ pub fn confirmed(found: &Found, verb: Verb, confirm: &ConfirmArgs, screen: &Scre
         return Ok(ControlFlow::Continue(()));
     }
     if screen.json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(Failure::new(would).remedy("say --yes to do it, or --dry-run to only count them").usage().into());
+        return Err(CommandFailure::new(would)
+            .remedy("say --yes to do it, or --dry-run to only count them")
+            .usage()
+            .into());
     }
     screen.note(with_first(&would, found));
     // A question that cannot be shown is answered with no.
@@ -304,7 +323,7 @@ pub fn confirmed(found: &Found, verb: Verb, confirm: &ConfirmArgs, screen: &Scre
 }
 
 /// The sentence, and under it the first of those that it is about.
-fn with_first(sentence: &str, found: &Found) -> String {
+fn with_first(sentence: &str, found: &MatchingJobs) -> String {
     let shown = &found.ids[..found.ids.len().min(SHOWN)];
     let mut text = sentence.to_owned();
     for id in shown {
@@ -325,9 +344,9 @@ fn jobs(count: u64) -> String {
 /// cannot be reached ends it.
 fn act(
     ids: &[String],
-    verb: Verb,
+    verb: BulkVerb,
     screen: &Screen,
-    mut each: impl FnMut(&str) -> Result<Value, Failure>,
+    mut each: impl FnMut(&str) -> Result<Value, CommandFailure>,
 ) -> Result<u8> {
     let (mut done, mut refused) = (Vec::new(), Vec::new());
     for id in ids {
@@ -351,5 +370,5 @@ fn act(
     }
     refused.truncate(10);
     let what = format!("{} not {}", jobs((ids.len() - done.len()) as u64), verb.done());
-    Err(Failure::new(what).why(refused.join("\n")).into())
+    Err(CommandFailure::new(what).why(refused.join("\n")).into())
 }

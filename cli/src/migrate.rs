@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use onward_node::storage::{DatabaseUrl, MigrateError, Migrated, MigrationProgress, migrate};
+use onward_node::storage::{DatabaseUrl, MigrateError, MigrationProgress, MigrationSummary, migrate};
 use serde_json::json;
 
 use crate::args::MigrateArgs;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
-use crate::status_line::{Status, StatusLine};
+use crate::status_line::{LineStatus, StatusLine};
 
 /// The interval at which the line is drawn.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
@@ -17,14 +17,20 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 pub fn run(args: &MigrateArgs, screen: &Screen) -> Result<u8> {
     let url: DatabaseUrl = args.to.parse().map_err(|error| {
         let remedy = "write it like postgres://USER:PASSWORD@HOST/DATABASE";
-        Failure::new("--to is no address of a database").why(error).remedy(remedy).usage()
+        CommandFailure::new("--to is no address of a database").why(error).remedy(remedy).usage()
     })?;
     let (began, mut drawn, mut line) = (Instant::now(), None::<Instant>, StatusLine::default());
     let moved = migrate(&args.from, &url, &args.datacenter, |MigrationProgress { done, total }| {
         if screen.bars && (done == total || drawn.is_none_or(|at| at.elapsed() >= DRAW_EVERY)) {
             drawn = Some(Instant::now());
             let (done, total) = (Some(done), Some(total));
-            line.draw(&Status { what: "migrating".into(), done, total, lasts: began.elapsed(), more: String::new() });
+            line.draw(&LineStatus {
+                what: "migrating".into(),
+                done,
+                total,
+                lasts: began.elapsed(),
+                more: String::new(),
+            });
         }
     });
     line.clear();
@@ -33,8 +39,8 @@ pub fn run(args: &MigrateArgs, screen: &Screen) -> Result<u8> {
     Ok(0)
 }
 
-fn tell(moved: &Migrated, url: &DatabaseUrl, args: &MigrateArgs, screen: &Screen) -> Result<()> {
-    let Migrated { last_event, archived_jobs, outputs, tokens, missing, was_there } = moved;
+fn tell(moved: &MigrationSummary, url: &DatabaseUrl, args: &MigrateArgs, screen: &Screen) -> Result<()> {
+    let MigrationSummary { last_event, archived_jobs, outputs, tokens, missing, was_there } = moved;
     if screen.json {
         return screen.json(&json!({
             "to": url.to_string(), "last_event": last_event, "archived_jobs": archived_jobs, "outputs": outputs,
@@ -55,8 +61,8 @@ fn tell(moved: &Migrated, url: &DatabaseUrl, args: &MigrateArgs, screen: &Screen
     screen.line(format!("  ONWARD_STORAGE=… onward up --data {}", args.from.display()))
 }
 
-fn not_moved(error: &MigrateError, args: &MigrateArgs) -> Failure {
-    let failure = Failure::new(format!("{} was not migrated", args.from.display())).why(error);
+fn not_moved(error: &MigrateError, args: &MigrateArgs) -> CommandFailure {
+    let failure = CommandFailure::new(format!("{} was not migrated", args.from.display())).why(error);
     failure.remedy(match error {
         MigrateError::NoNode { .. } => "--from DIR names the folder that the node was started with (`--data`)",
         MigrateError::Moved { .. } => {

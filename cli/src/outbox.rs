@@ -9,7 +9,7 @@ use onward_health::{RunError, Supervisor};
 use serde_json::{Value, json};
 
 use crate::args::{Global, OutboxCommand, OutboxListArgs, OutboxRowsArgs, OutboxRunArgs, RowsArgs};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::fleet::counted;
 use crate::screen::Screen;
 use crate::table::Column;
@@ -34,8 +34,8 @@ pub fn run(command: OutboxCommand, global: &Global, screen: &Screen) -> Result<u
 fn schema(database: &str, notify: bool, screen: &Screen) -> Result<u8> {
     let text = match (database, notify) {
         ("sqlite", true) => {
-            let failure =
-                Failure::new("SQLite has no notifications").remedy("leave --notify out; pollers look every --poll");
+            let failure = CommandFailure::new("SQLite has no notifications")
+                .remedy("leave --notify out; pollers look every --poll");
             return Err(failure.usage().into());
         }
         ("sqlite", false) => store::SQLITE_SCHEMA.to_owned(),
@@ -47,12 +47,12 @@ fn schema(database: &str, notify: bool, screen: &Screen) -> Result<u8> {
 }
 
 /// Opens an outbox that should be there: a name that was mistyped makes nothing.
-async fn open_existing(url: &str) -> Result<Outbox, Failure> {
+async fn open_existing(url: &str) -> Result<Outbox, CommandFailure> {
     Outbox::open_existing(url).await.map_err(|error| not_opened(url, error))
 }
 
-fn not_opened(url: &str, error: OutboxError) -> Failure {
-    let failure = Failure::new("the outbox cannot be opened").why(&error);
+fn not_opened(url: &str, error: OutboxError) -> CommandFailure {
+    let failure = CommandFailure::new("the outbox cannot be opened").why(&error);
     match error {
         OutboxError::Url(_) => failure.usage(),
         OutboxError::Missing(_) => failure.remedy("see that --database names the database that your program writes to"),
@@ -76,7 +76,7 @@ async fn publish(args: OutboxRunArgs, global: &Global, screen: &Screen) -> Resul
         service = service.ready_file(file);
     }
     service.outbox(poller);
-    let not_run = |error: &dyn std::fmt::Display| Failure::new("the outbox is not published").why(error);
+    let not_run = |error: &dyn std::fmt::Display| CommandFailure::new("the outbox is not published").why(error);
     service.check().map_err(|error| not_run(&error).usage())?;
     screen.note(format!("onward: publishing the outbox to {}; Ctrl-C ends it", args.to));
     service.run().await.map_err(|error| match error {
@@ -89,19 +89,20 @@ async fn publish(args: OutboxRunArgs, global: &Global, screen: &Screen) -> Resul
 }
 
 /// The destination by the word before the first colon.
-async fn destination(to: &str, global: &Global, outbox: Outbox) -> Result<Poller, Failure> {
+async fn destination(to: &str, global: &Global, outbox: Outbox) -> Result<Poller, CommandFailure> {
     match to.split_once(':') {
         Some(("nats", place)) if !place.is_empty() => {
             let url = if place.starts_with("//") { to.to_owned() } else { place.to_owned() };
             let publisher = onward::nats::publisher_at(&url).await;
-            let unusable = |error| Failure::new(format!("`{to}` cannot be used")).why(error);
+            let unusable = |error| CommandFailure::new(format!("`{to}` cannot be used")).why(error);
             let publisher =
                 publisher.map_err(|error| unusable(error).remedy("write it like nats:127.0.0.1:4222").usage())?;
             Ok(outbox.publish_to(publisher))
         }
         Some(("onward", url)) if !url.is_empty() => {
-            let unusable =
-                |error: &dyn std::fmt::Display| Failure::new(format!("`{to}` cannot be used")).why(error).usage();
+            let unusable = |error: &dyn std::fmt::Display| {
+                CommandFailure::new(format!("`{to}` cannot be used")).why(error).usage()
+            };
             let place = match &global.ca {
                 Some(file) => {
                     let pem = std::fs::read(file).map_err(|error| unusable(&error))?;
@@ -115,7 +116,7 @@ async fn destination(to: &str, global: &Global, outbox: Outbox) -> Result<Poller
             }
             Ok(outbox.publish_to(onward::outbox::to_node(Client::at(place))))
         }
-        _ => Err(Failure::new(format!("`{to}` is no place to publish to"))
+        _ => Err(CommandFailure::new(format!("`{to}` is no place to publish to"))
             .remedy("write nats:127.0.0.1:4222 or onward:http://127.0.0.1:7400")
             .usage()),
     }
@@ -225,14 +226,14 @@ async fn change(args: OutboxRowsArgs, what: Change, screen: &Screen) -> Result<u
     };
     match (args.ids.is_empty(), args.rows.is_empty(), args.all) {
         (true, true, false) => {
-            return Err(Failure::new(format!("which rows to {word} was not said"))
+            return Err(CommandFailure::new(format!("which rows to {word} was not said"))
                 .remedy("name rows, or give --topic or --key; --all means every parked one")
                 .usage()
                 .into());
         }
         (true, _, _) | (false, true, false) if !args.all || args.rows.is_empty() => {}
         _ => {
-            return Err(Failure::new("rows are named, or meant all, and others are described")
+            return Err(CommandFailure::new("rows are named, or meant all, and others are described")
                 .remedy("either name rows, or give --topic or --key, or --all")
                 .usage()
                 .into());
@@ -246,7 +247,10 @@ async fn change(args: OutboxRowsArgs, what: Change, screen: &Screen) -> Result<u
         let more = if ids.len() == onward::outbox::MAX_LISTED as usize { " or more" } else { "" };
         let would = format!("{}{more} would be {done}", counted(ids.len() as u64, "row"));
         if !args.dry_run {
-            return Err(Failure::new(would).remedy("say --yes to do it, or --dry-run to only see them").usage().into());
+            return Err(CommandFailure::new(would)
+                .remedy("say --yes to do it, or --dry-run to only see them")
+                .usage()
+                .into());
         }
         match screen.json {
             true => screen.json(&json!({ "count": ids.len(), "rows": ids }))?,
@@ -267,12 +271,12 @@ async fn change(args: OutboxRowsArgs, what: Change, screen: &Screen) -> Result<u
     if missed.is_empty() {
         return Ok(0);
     }
-    Err(Failure::new(format!("{} not {done}: {}", counted(missed.len() as u64, "row"), missed.join(", ")))
+    Err(CommandFailure::new(format!("{} not {done}: {}", counted(missed.len() as u64, "row"), missed.join(", ")))
         .why("only a parked row can be; the others were published, are on their way, or were never there")
         .remedy("`onward outbox list --parked` shows those that are there")
         .into())
 }
 
-fn not_answered(error: OutboxError) -> Failure {
-    Failure::new("the outbox did not answer").why(error)
+fn not_answered(error: OutboxError) -> CommandFailure {
+    CommandFailure::new("the outbox did not answer").why(error)
 }

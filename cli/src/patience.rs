@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::client::Client;
-use crate::failure::Failure;
+use crate::client::NodeClient;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
 use crate::span;
 use crate::status_line::StatusLine;
@@ -47,10 +47,10 @@ impl Patience {
     /// Asks until there is an answer, or a failure that does not pass.
     pub fn ask<T>(
         &self,
-        client: &Client,
+        client: &NodeClient,
         screen: &Screen,
-        mut question: impl FnMut() -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        mut question: impl FnMut() -> Result<T, CommandFailure>,
+    ) -> Result<T, CommandFailure> {
         let mut failing_since = None;
         loop {
             let failure = match question() {

@@ -6,13 +6,13 @@ use anyhow::Result;
 use onward_node::server::OnLoss;
 use serde_json::json;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
 
 pub fn run(backup: &Path, data: &Path, accept_loss: bool, screen: &Screen) -> Result<u8> {
     let on_loss = if accept_loss { OnLoss::Accept } else { OnLoss::Refuse };
     let damage = onward_node::server::restore(backup, data, on_loss).map_err(|error| {
-        Failure::new(format!("{} was not restored into {}", backup.display(), data.display()))
+        CommandFailure::new(format!("{} was not restored into {}", backup.display(), data.display()))
             .why(error)
             .remedy("name a backup that `onward backup` made, and with --data an empty or new folder")
     })?;

@@ -7,8 +7,8 @@ use onward_api::raw::Raw;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::client::Client;
-use crate::failure::Failure;
+use crate::client::NodeClient;
+use crate::failure::CommandFailure;
 
 /// Results in an answer about a job with several workflows, each as it was written.
 #[derive(Debug, Default)]
@@ -41,7 +41,11 @@ impl Results {
     }
 
     /// Asks for those that were left out, one workflow at a time.
-    pub fn complete(mut self, id: &str, client: &Client) -> Result<BTreeMap<String, Box<RawValue>>, Failure> {
+    pub fn complete(
+        mut self,
+        id: &str,
+        client: &NodeClient,
+    ) -> Result<BTreeMap<String, Box<RawValue>>, CommandFailure> {
         for name in self.left_out {
             let result = fetched(&name, id, client)
                 .map_err(|failure| failure.and_why(&format!("so the result of workflow `{name}` is not known")))?;
@@ -51,17 +55,17 @@ impl Results {
     }
 }
 
-fn fetched(name: &str, id: &str, client: &Client) -> Result<Box<RawValue>, Failure> {
+fn fetched(name: &str, id: &str, client: &NodeClient) -> Result<Box<RawValue>, CommandFailure> {
     let job = client.run(client.node().job_with_content(id, name))?;
     let mut results = Results::of(&job).map_err(unreadable)?;
     results
         .here
         .remove(name)
-        .ok_or_else(|| Failure::new(format!("the node does not give the result of workflow `{name}`")))
+        .ok_or_else(|| CommandFailure::new(format!("the node does not give the result of workflow `{name}`")))
 }
 
-pub fn unreadable(error: serde_json::Error) -> Failure {
-    Failure::new("the results in the node's answer cannot be read").why(error)
+pub fn unreadable(error: serde_json::Error) -> CommandFailure {
+    CommandFailure::new("the results in the node's answer cannot be read").why(error)
 }
 
 fn by_name(results: Option<&Raw>) -> Result<BTreeMap<String, Box<RawValue>>, serde_json::Error> {

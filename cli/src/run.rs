@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use onward::{Answer, Client, Job, JobInfo, JobState, Worker};
+use onward::{Client, Job, JobInfo, JobState, NodeAnswer, Worker};
 use onward_api::ledger::Ledger;
 use onward_exec::Exit;
 use onward_node::auth::read_or_make_token;
@@ -19,12 +19,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
 use crate::args::RunArgs;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
 use crate::work::exit;
 use crate::work::handler::{KIND, Manner, handler};
 use crate::{read, span};
-use watch::{Seen, Unwritten};
+use watch::{OutputFailure, RunWatch};
 
 /// Longer than anybody waits; the contract allows ten years.
 const NO_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
@@ -65,7 +65,7 @@ async fn job(args: RunArgs, screen: &Screen) -> Result<u8> {
     let place = crate::work::inside(&node, &read_or_make_token(folder.path())?);
     let client = Client::at(place.clone());
 
-    let seen = Arc::new(Seen::new(screen));
+    let seen = Arc::new(RunWatch::new(screen));
     let manner = Manner::from(&args.exec);
     let sample_every = manner.sample_every.map(|every| every.min(stuck_after(&args) / 4));
     let manner = Manner { foreground: true, sample_every, ..manner };
@@ -116,7 +116,7 @@ async fn job(args: RunArgs, screen: &Screen) -> Result<u8> {
 async fn node(folder: &Path) -> Result<Node> {
     let mut config = NodeConfig::new(([127, 0, 0, 1], 0).into(), folder);
     config.listens = false;
-    Node::start(config).await.map_err(|error| Failure::new("the embedded node did not start").why(error).into())
+    Node::start(config).await.map_err(|error| CommandFailure::new("the embedded node did not start").why(error).into())
 }
 
 fn draft(args: &RunArgs) -> Result<Job> {
@@ -146,14 +146,14 @@ fn tell(screen: &Screen, lines: Vec<String>) {
     let _ = is_told.recv_timeout(TOLD_WITHIN);
 }
 
-fn code(ended: &JobInfo, last: Option<&Exit>, unwritten: Option<&Unwritten>, asked_by: Option<u8>) -> u8 {
+fn code(ended: &JobInfo, last: Option<&Exit>, unwritten: Option<&OutputFailure>, asked_by: Option<u8>) -> u8 {
     match (&ended.state, asked_by) {
         (JobState::TimedOut, _) => exit::TIMED_OUT,
         (_, Some(signal)) if ended.state != JobState::Succeeded => SIGNALLED + signal,
         _ => match unwritten {
-            Some(Unwritten::Failed(_)) => exit::OWN_FAILURE,
+            Some(OutputFailure::Failed(_)) => exit::OWN_FAILURE,
             // Its last words were for somebody who was gone: alone, it would have met the end of the pipe itself.
-            Some(Unwritten::NoReader) if ended.state == JobState::Succeeded => SIGNALLED + SIGPIPE,
+            Some(OutputFailure::NoReader) if ended.state == JobState::Succeeded => SIGNALLED + SIGPIPE,
             _ if ended.state == JobState::Succeeded => 0,
             _ => last.map_or(exit::OWN_FAILURE, exit::code),
         },
@@ -161,10 +161,10 @@ fn code(ended: &JobInfo, last: Option<&Exit>, unwritten: Option<&Unwritten>, ask
 }
 
 /// The verdict at the end; nothing where the command's own exit code says it all.
-fn verdict(args: &RunArgs, ended: &JobInfo, last: Option<&Exit>, seen: &Seen, took: Duration) -> Vec<String> {
+fn verdict(args: &RunArgs, ended: &JobInfo, last: Option<&Exit>, seen: &RunWatch, took: Duration) -> Vec<String> {
     let name = args.command.first().map_or("", String::as_str);
     let took = span::human(took);
-    if let (JobState::Failed, Some(Unwritten::Failed(error))) = (&ended.state, seen.unwritten()) {
+    if let (JobState::Failed, Some(OutputFailure::Failed(error))) = (&ended.state, seen.unwritten()) {
         return vec![
             format!("onward: the output of `{name}` cannot be written, and it was ended"),
             format!("  why: {error}"),
@@ -205,7 +205,7 @@ fn verdict(args: &RunArgs, ended: &JobInfo, last: Option<&Exit>, seen: &Seen, to
     }
 }
 
-fn report(args: &RunArgs, ended: &Answer<JobInfo>, ledger: &Answer<Ledger>, code: u8, took: Duration) -> Value {
+fn report(args: &RunArgs, ended: &NodeAnswer<JobInfo>, ledger: &NodeAnswer<Ledger>, code: u8, took: Duration) -> Value {
     json!({
         "command": args.command,
         "state": ended.state.to_string(),
@@ -219,8 +219,9 @@ fn report(args: &RunArgs, ended: &Answer<JobInfo>, ledger: &Answer<Ledger>, code
 
 fn write_report(file: &Path, report: &Value) -> Result<()> {
     let text = serde_json::to_string_pretty(report)? + "\n";
-    std::fs::write(file, text)
-        .map_err(|error| Failure::new(format!("cannot write the report to {}", file.display())).why(error).into())
+    std::fs::write(file, text).map_err(|error| {
+        CommandFailure::new(format!("cannot write the report to {}", file.display())).why(error).into()
+    })
 }
 
 struct Signals {

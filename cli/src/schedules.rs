@@ -9,8 +9,8 @@ use onward_api::submit::SubmitJob;
 
 use crate::answer::harmless;
 use crate::args::{ScheduleArgs, ScheduleCommand};
-use crate::client::{Client, unique_name};
-use crate::failure::Failure;
+use crate::client::{NodeClient, unique_name};
+use crate::failure::CommandFailure;
 use crate::jobs::{done, table};
 use crate::screen::Screen;
 use crate::submit::job_of;
@@ -36,7 +36,7 @@ const RECORD_COLUMNS: [Column; 6] = [
     Column::whole("outcome"),
 ];
 
-pub fn run(command: ScheduleCommand, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn run(command: ScheduleCommand, client: &NodeClient, screen: &Screen) -> Result<u8> {
     match command {
         ScheduleCommand::Add(args) => add(*args, client, screen),
         ScheduleCommand::List(page) => {
@@ -70,9 +70,9 @@ pub fn run(command: ScheduleCommand, client: &Client, screen: &Screen) -> Result
     }
 }
 
-fn add(args: ScheduleArgs, client: &Client, screen: &Screen) -> Result<u8> {
+fn add(args: ScheduleArgs, client: &NodeClient, screen: &Screen) -> Result<u8> {
     if args.job.kind.is_none() && args.job.command.is_empty() {
-        return Err(Failure::new("there is nothing to run")
+        return Err(CommandFailure::new("there is nothing to run")
             .why("neither a command nor a kind was given")
             .remedy(
                 "onward schedule add backup --cron \"0 6 * * *\" -- ./backup.sh\n\
@@ -94,8 +94,8 @@ fn add(args: ScheduleArgs, client: &Client, screen: &Screen) -> Result<u8> {
 /// A plan from the arguments. Options that were not given are left to the node.
 fn plan(
     args: ScheduleArgs,
-    job_of: impl FnOnce(crate::args::JobArgs) -> Result<SubmitJob, Failure>,
-) -> Result<SetSchedule, Failure> {
+    job_of: impl FnOnce(crate::args::JobArgs) -> Result<SubmitJob, CommandFailure>,
+) -> Result<SetSchedule, CommandFailure> {
     Ok(SetSchedule {
         cron: args.cron,
         zone: args.zone,
@@ -138,7 +138,7 @@ fn row(schedule: &Schedule) -> Vec<String> {
     ]
 }
 
-fn show(name: &str, records: u32, client: &Client, screen: &Screen) -> Result<u8> {
+fn show(name: &str, records: u32, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let schedule = client.ask(async |node| node.schedule(name).await)?;
     let page = Page { limit: records as usize, cursor: None };
     let found = client.ask(async |node| node.schedule_records(name, &page).await)?;
@@ -206,13 +206,13 @@ fn record(record: &RecordShown) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::args::{Cli, CliCommand};
     use clap::Parser;
     use serde_json::{Value, json};
 
     fn body_of(line: &[&str]) -> Value {
         let cli = Cli::parse_from(["onward", "schedule", "add"].iter().chain(line));
-        let Command::Schedule(ScheduleCommand::Add(args)) = cli.command else { panic!("not add") };
+        let CliCommand::Schedule(ScheduleCommand::Add(args)) = cli.command else { panic!("not add") };
         serde_json::to_value(plan(*args, job_of).unwrap()).unwrap()
     }
 

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::answer::{Layout, laid_out};
-use crate::table::{Column, Table};
+use crate::table::{Column, TextTable};
 
 /// The way to print, by what was asked for and where it goes.
 #[derive(Clone, Copy, Debug)]
@@ -47,11 +47,11 @@ impl Screen {
     }
 
     pub fn line(&self, text: impl AsRef<str>) -> Result<()> {
-        self.print(&Styled::new(text.as_ref()))
+        self.print(&StyledText::new(text.as_ref()))
     }
 
     /// Prints the text and the end of its line.
-    pub fn print(&self, text: &Styled) -> Result<()> {
+    pub fn print(&self, text: &StyledText) -> Result<()> {
         write_line(&text.0)
     }
 
@@ -94,9 +94,9 @@ impl Screen {
     }
 
     /// The table without the end of its last line.
-    pub fn table_text(&self, columns: &[Column], rows: Vec<Vec<String>>) -> Styled {
-        let table = Table::new(columns, rows, self.size.map(|size| size.columns));
-        let mut text = Styled::default();
+    pub fn table_text(&self, columns: &[Column], rows: Vec<Vec<String>>) -> StyledText {
+        let table = TextTable::new(columns, rows, self.size.map(|size| size.columns));
+        let mut text = StyledText::default();
         for (at, line) in table.lines().enumerate() {
             if at > 0 {
                 text.0.push('\n');
@@ -129,9 +129,9 @@ pub fn size_of(stream: impl AsFd) -> Option<Size> {
 
 /// Text that may be printed as it is: only what we have put into it ourselves steers the terminal.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Styled(String);
+pub struct StyledText(String);
 
-impl Styled {
+impl StyledText {
     pub fn new(text: &str) -> Self {
         Self(several_lines(text))
     }
@@ -230,10 +230,10 @@ mod tests {
 
     #[test]
     fn only_our_own_colours_reach_the_terminal() {
-        let text = Styled::new("state \u{1b}[7m").word(&screen(true), "failed").text(" \u{1b}[7m");
+        let text = StyledText::new("state \u{1b}[7m").word(&screen(true), "failed").text(" \u{1b}[7m");
         assert_eq!(text.0, "state \\u{1b}[7m\u{1b}[31mfailed\u{1b}[0m \\u{1b}[7m");
-        assert_eq!(Styled::default().word(&screen(false), "failed").0, "failed");
-        assert_eq!(Styled::default().word(&screen(true), "\u{1b}[1m").0, "\\u{1b}[1m");
+        assert_eq!(StyledText::default().word(&screen(false), "failed").0, "failed");
+        assert_eq!(StyledText::default().word(&screen(true), "\u{1b}[1m").0, "\\u{1b}[1m");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 use onward_health::{LoopWatch, OpenEye};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Variables by which a service manager lets a process report to it: for this one, and for no command that it runs.
 pub const VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
@@ -23,10 +23,10 @@ pub fn ready(loops: &LoopWatch, hang_after: Duration, probes: Option<SocketAddr>
     match (loops.open_eye(hang_after, probes), probes) {
         (Ok(eye), _) => Ok(Some(eye)),
         (Err(error), _) if error.kind() == ErrorKind::InvalidInput => {
-            Err(Failure::new("the node cannot be watched as its settings ask for").why(error).into())
+            Err(CommandFailure::new("the node cannot be watched as its settings ask for").why(error).into())
         }
         (Err(error), Some(address)) => {
-            let failure = Failure::new(format!("probes cannot be answered on {address}")).why(error);
+            let failure = CommandFailure::new(format!("probes cannot be answered on {address}")).why(error);
             Err(failure.remedy("free the port, or set `http.probes` to another address").into())
         }
         (Err(error), None) => {

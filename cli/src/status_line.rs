@@ -12,7 +12,7 @@ const BAR: usize = 30;
 
 /// The state of something that goes on.
 #[derive(Clone, Default, Debug)]
-pub struct Status {
+pub struct LineStatus {
     pub what: String,
     pub done: Option<u64>,
     pub total: Option<u64>,
@@ -29,7 +29,7 @@ pub struct StatusLine {
 }
 
 impl StatusLine {
-    pub fn draw(&mut self, status: &Status) {
+    pub fn draw(&mut self, status: &LineStatus) {
         self.turn += 1;
         let columns = size_of(io::stderr()).map_or(80, |size| size.columns);
         let text = line(status, SPINNER[self.turn % SPINNER.len()], columns);
@@ -51,7 +51,7 @@ impl StatusLine {
 }
 
 /// The line, one column shorter than there are: a full one would begin the next on some terminals.
-fn line(status: &Status, spinner: char, columns: usize) -> String {
+fn line(status: &LineStatus, spinner: char, columns: usize) -> String {
     let mut parts = vec![status.what.clone()];
     match (status.done, status.total.filter(|total| *total > 0)) {
         (Some(done), Some(total)) => {
@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn a_line_says_what_is_known_and_fits() {
-        let mut status = Status { what: "running".into(), lasts: Duration::from_millis(62_500), ..Status::default() };
+        let mut status =
+            LineStatus { what: "running".into(), lasts: Duration::from_millis(62_500), ..LineStatus::default() };
         assert_eq!(line(&status, '|', 80), "| running 1m 2s");
         status.done = Some(3);
         assert_eq!(line(&status, '|', 80), "running 3 done 1m 2s");

@@ -15,19 +15,19 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::answer::Layout;
 use crate::args::{JobArgs, SubmitArgs};
-use crate::client::{Client, unique_name};
-use crate::failure::Failure;
+use crate::client::{NodeClient, unique_name};
+use crate::failure::CommandFailure;
 use crate::patience::Patience;
 use crate::screen::Screen;
 use crate::work::handler::KIND;
 use crate::{follow, logs};
 
-pub fn run(args: SubmitArgs, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn run(args: SubmitArgs, client: &NodeClient, screen: &Screen) -> Result<u8> {
     if let Some(file) = &args.file {
         return from_file(file, client, screen);
     }
     if args.job.kind.is_none() && args.job.command.is_empty() {
-        return Err(Failure::new("there is nothing to submit")
+        return Err(CommandFailure::new("there is nothing to submit")
             .why("neither a command nor a kind was given")
             .remedy("onward submit -- ./backup.sh\nonward submit --kind transcode --payload '{\"file\": \"a.mov\"}'")
             .usage()
@@ -62,17 +62,17 @@ const BATCH_JOBS: usize = 1_000;
 const BATCH_BYTES: usize = 8 << 20;
 
 /// Each batch is accepted as a whole or not at all.
-fn from_file(file: &str, client: &Client, screen: &Screen) -> Result<u8> {
+fn from_file(file: &str, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let text = if file == "-" { from_stdin() } else { std::fs::read_to_string(file) };
     let text = text.map_err(|error| {
-        Failure::new(format!("cannot read the jobs from {file}"))
+        CommandFailure::new(format!("cannot read the jobs from {file}"))
             .why(error)
             .remedy("--file takes a file with one JSON object a line, or - for stdin")
     })?;
     let mut jobs = Vec::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let mut job: Fields = serde_json::from_str(line).map_err(|error| {
-            Failure::new(format!("line {} of {file} is not a job", at + 1))
+            CommandFailure::new(format!("line {} of {file} is not a job", at + 1))
                 .why(error)
                 .remedy("a line is an object as for `POST /v1/jobs`, like {\"kind\": \"k\", \"payload\": 1}")
                 .usage()
@@ -102,7 +102,7 @@ fn submit_batch(
     batch: &[(usize, Box<RawValue>)],
     before: usize,
     file: &str,
-    client: &Client,
+    client: &NodeClient,
     screen: &Screen,
 ) -> Result<()> {
     let all: Vec<&RawValue> = batch.iter().map(|(_, job)| &**job).collect();
@@ -140,9 +140,9 @@ fn raw(value: impl Serialize) -> Box<RawValue> {
 fn body(
     args: SubmitArgs,
     here: Option<PathBuf>,
-    payload: impl FnOnce(&str) -> Result<String, Failure>,
-    new_key: impl FnOnce() -> Result<String, Failure>,
-) -> Result<SubmitJob, Failure> {
+    payload: impl FnOnce(&str) -> Result<String, CommandFailure>,
+    new_key: impl FnOnce() -> Result<String, CommandFailure>,
+) -> Result<SubmitJob, CommandFailure> {
     let job = job_body(args.job, here, payload)?;
     let run_at = args.run_at.map(|at| WrittenInstant::Text(at.to_string()));
     // Sent again after a lost connection, the call must not make a second job.
@@ -152,15 +152,15 @@ fn body(
 }
 
 /// A job from the arguments, which a run of a schedule is, too.
-pub fn job_of(args: JobArgs) -> Result<SubmitJob, Failure> {
+pub fn job_of(args: JobArgs) -> Result<SubmitJob, CommandFailure> {
     job_body(args, std::env::current_dir().ok(), payload_text)
 }
 
 fn job_body(
     args: JobArgs,
     here: Option<PathBuf>,
-    payload: impl FnOnce(&str) -> Result<String, Failure>,
-) -> Result<SubmitJob, Failure> {
+    payload: impl FnOnce(&str) -> Result<String, CommandFailure>,
+) -> Result<SubmitJob, CommandFailure> {
     let is_command = args.kind.is_none();
     let (kind, payload) = match args.kind {
         Some(kind) => {
@@ -207,9 +207,9 @@ fn job_body(
     })
 }
 
-fn text_of(folder: &Path) -> Result<&str, Failure> {
+fn text_of(folder: &Path) -> Result<&str, CommandFailure> {
     folder.to_str().ok_or_else(|| {
-        Failure::new(format!("the command cannot run in {}", folder.display()))
+        CommandFailure::new(format!("the command cannot run in {}", folder.display()))
             .why("its path is not UTF-8, as everything in JSON has to be")
             .remedy("--cwd DIR names another folder")
             .usage()
@@ -224,9 +224,9 @@ fn absolute(given: Option<PathBuf>, here: Option<PathBuf>) -> Option<PathBuf> {
     }
 }
 
-fn payload_text(source: &str) -> Result<String, Failure> {
+fn payload_text(source: &str) -> Result<String, CommandFailure> {
     let unreadable = |error: std::io::Error| {
-        Failure::new(format!("cannot read the payload from {source}"))
+        CommandFailure::new(format!("cannot read the payload from {source}"))
             .why(error)
             .remedy("--payload takes JSON, @FILE, or - for stdin")
     };
@@ -245,9 +245,9 @@ fn from_stdin() -> std::io::Result<String> {
     Ok(text)
 }
 
-fn parsed(text: &str) -> Result<Box<RawValue>, Failure> {
+fn parsed(text: &str) -> Result<Box<RawValue>, CommandFailure> {
     serde_json::from_str(text).map_err(|error| {
-        Failure::new("the payload is not JSON")
+        CommandFailure::new("the payload is not JSON")
             .why(error)
             .remedy(
                 "quote it for the shell: --payload '{\"file\": \"a.mov\"}', or read it from a file: --payload @FILE",
@@ -259,13 +259,13 @@ fn parsed(text: &str) -> Result<Box<RawValue>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::{Cli, Command};
+    use crate::args::{Cli, CliCommand};
     use clap::Parser;
     use serde_json::Value;
 
-    fn body_of(line: &[&str]) -> Result<Value, Failure> {
+    fn body_of(line: &[&str]) -> Result<Value, CommandFailure> {
         let cli = Cli::parse_from(["onward", "submit"].iter().chain(line));
-        let Command::Submit(args) = cli.command else { panic!("not submit") };
+        let CliCommand::Submit(args) = cli.command else { panic!("not submit") };
         let body = body(*args, Some("/here".into()), |source| Ok(source.to_owned()), || Ok("made".into()))?;
         Ok(serde_json::to_value(body).unwrap())
     }

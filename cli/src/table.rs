@@ -52,7 +52,7 @@ impl Column {
     }
 }
 
-pub struct Table {
+pub struct TextTable {
     columns: Vec<Column>,
     rows: Vec<Vec<String>>,
     widths: Vec<usize>,
@@ -65,7 +65,7 @@ pub struct Cell {
     pub has_colour: bool,
 }
 
-impl Table {
+impl TextTable {
     pub fn new(columns: &[Column], rows: Vec<Vec<String>>, width: Option<usize>) -> Self {
         let rows: Vec<Vec<String>> = rows.into_iter().map(|row| row.into_iter().map(harmless).collect()).collect();
         let widest = |at: usize| {
@@ -164,7 +164,7 @@ mod tests {
     fn lines(rows: &[[&str; 4]], width: Option<usize>) -> Vec<String> {
         let rows = rows.iter().map(|row| row.map(str::to_owned).to_vec()).collect();
         let text = |line: Vec<Cell>| line.into_iter().map(|cell| cell.text).collect::<String>();
-        Table::new(&COLUMNS, rows, width).lines().map(text).collect()
+        TextTable::new(&COLUMNS, rows, width).lines().map(text).collect()
     }
 
     #[test]

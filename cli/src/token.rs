@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::args::{TokenArgs, TokenCommand};
 use crate::config;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
 use crate::table::Column;
 
@@ -32,7 +32,7 @@ pub fn run(args: TokenArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8
         TokenCommand::Revoke { name } => {
             if !place.revoke(&name)? {
                 let remedy = "`onward token list` shows them";
-                return Err(Failure::new(format!("there is no token `{name}`")).remedy(remedy).into());
+                return Err(CommandFailure::new(format!("there is no token `{name}`")).remedy(remedy).into());
             }
             match screen.json {
                 true => screen.json(&json!({ "name": name, "revoked": true }))?,
@@ -50,7 +50,7 @@ impl Place {
         let given = data.filter(|data| env("ONWARD_DATA").is_none_or(|given| given != *data));
         let flags: Vec<(String, String)> =
             given.map(|data| ("data".to_owned(), data.to_string_lossy().into_owned())).into_iter().collect();
-        let settings = config::load(config, &flags, env).map_err(Failure::from)?.node;
+        let settings = config::load(config, &flags, env).map_err(CommandFailure::from)?.node;
         match settings.storage {
             StorageChoice::Embedded => Ok(Self::Folder(settings.data)),
             StorageChoice::Postgres(url) => {
@@ -62,7 +62,7 @@ impl Place {
         }
     }
 
-    fn add(&self, name: &str, scopes: Vec<Scope>) -> Result<NewToken, Failure> {
+    fn add(&self, name: &str, scopes: Vec<Scope>) -> Result<NewToken, CommandFailure> {
         match self {
             Self::Folder(data) => {
                 std::fs::create_dir_all(data).map_err(|error| unusable(data, error))?;
@@ -72,14 +72,14 @@ impl Place {
         }
     }
 
-    fn list(&self) -> Result<Vec<Token>, Failure> {
+    fn list(&self) -> Result<Vec<Token>, CommandFailure> {
         match self {
             Self::Folder(data) => TokenFile::list(data).map_err(|error| unusable(data, error)),
             Self::Database(url, table) => table.list().map_err(|error| of_database(url, error)),
         }
     }
 
-    fn revoke(&self, name: &str) -> Result<bool, Failure> {
+    fn revoke(&self, name: &str) -> Result<bool, CommandFailure> {
         match self {
             Self::Folder(data) => TokenFile::revoke(data, name).map_err(|error| unusable(data, error)),
             Self::Database(url, table) => table.revoke(name).map_err(|error| of_database(url, error)),
@@ -96,7 +96,9 @@ impl Place {
 
 fn add(name: &str, scopes: &[String], place: &Place, screen: &Screen) -> Result<()> {
     if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
-        return Err(Failure::new("the name of a token has 1 to 128 bytes and no control characters").usage().into());
+        return Err(CommandFailure::new("the name of a token has 1 to 128 bytes and no control characters")
+            .usage()
+            .into());
     }
     let scopes: Vec<Scope> = scopes.iter().map(|word| Scope::from_str(word)).collect::<Result<_, _>>()?;
     let made = place.add(name, scopes)?;
@@ -129,14 +131,14 @@ fn list(tokens: &[Token], place: &Place, screen: &Screen) -> Result<()> {
     screen.table(&columns, tokens.iter().map(row).collect())
 }
 
-fn unusable(data: &Path, why: impl Display) -> Failure {
-    Failure::new(format!("the tokens in {} cannot be used", data.display()))
+fn unusable(data: &Path, why: impl Display) -> CommandFailure {
+    CommandFailure::new(format!("the tokens in {} cannot be used", data.display()))
         .why(why)
         .remedy("--data DIR (or ONWARD_DATA) names the node's data folder; who runs the node makes its tokens")
 }
 
-fn of_database(url: &DatabaseUrl, why: impl Display) -> Failure {
-    Failure::new(format!("the tokens in {url} cannot be used"))
+fn of_database(url: &DatabaseUrl, why: impl Display) -> CommandFailure {
+    CommandFailure::new(format!("the tokens in {url} cannot be used"))
         .why(why)
         .remedy("--config FILE names the node's settings; ONWARD_STORAGE names another database")
 }

@@ -12,11 +12,11 @@ use onward_api::queue::{Queue, QueueList};
 use onward_api::status::Status;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::answer::{Answer, Layout};
-use crate::client::Client;
+use crate::answer::{Layout, PrintableAnswer};
+use crate::client::NodeClient;
 use crate::fleet;
 use crate::read;
-use crate::screen::{Screen, Styled};
+use crate::screen::{Screen, StyledText};
 use crate::span;
 use crate::table::Column;
 
@@ -54,7 +54,7 @@ const RUNNING: [Column; 6] = [
 ];
 
 /// Shows the node: on a terminal until Ctrl-C; elsewhere once.
-pub fn run(every: Duration, once: bool, client: &Client, screen: &Screen) -> Result<u8> {
+pub fn run(every: Duration, once: bool, client: &NodeClient, screen: &Screen) -> Result<u8> {
     let goes_on = !once && std::io::stdout().is_terminal();
     loop {
         let look = Look::take(client)?;
@@ -76,7 +76,7 @@ pub fn run(every: Duration, once: bool, client: &Client, screen: &Screen) -> Res
 
 /// Draws as many lines as there are on the screen: one more would scroll, and the next picture would begin in the
 /// middle.
-fn draw(text: &Styled, lines: usize) -> Result<()> {
+fn draw(text: &StyledText, lines: usize) -> Result<()> {
     let mut picture = HOME.to_owned();
     let shown: Vec<&str> = text.lines().take(lines.saturating_sub(1)).collect();
     for line in shown {
@@ -90,14 +90,14 @@ fn draw(text: &Styled, lines: usize) -> Result<()> {
 }
 
 struct Look {
-    status: Answer<Status>,
-    nodes: Answer<NodeList>,
-    queues: Answer<QueueList>,
-    jobs: Answer<JobList>,
+    status: PrintableAnswer<Status>,
+    nodes: PrintableAnswer<NodeList>,
+    queues: PrintableAnswer<QueueList>,
+    jobs: PrintableAnswer<JobList>,
 }
 
 impl Look {
-    fn take(client: &Client) -> Result<Self> {
+    fn take(client: &NodeClient) -> Result<Self> {
         let first = |limit| Page { limit, cursor: None };
         let running = JobFilter { state: Some("running".into()), ..JobFilter::default() };
         Ok(Self {
@@ -109,7 +109,7 @@ impl Look {
     }
 
     fn json(&self) -> Result<Box<RawValue>> {
-        fn list<T>(answer: &Answer<T>, name: &str) -> Box<RawValue> {
+        fn list<T>(answer: &PrintableAnswer<T>, name: &str) -> Box<RawValue> {
             answer.field(name).unwrap_or(RawValue::NULL).to_owned()
         }
         let all = BTreeMap::from([
@@ -121,7 +121,7 @@ impl Look {
         Ok(to_raw_value(&all)?)
     }
 
-    fn text(&self, screen: &Screen) -> Styled {
+    fn text(&self, screen: &Screen) -> StyledText {
         let (state, load) = (self.status.state(), &self.status.load.level);
         let manager = self.status.manager.as_ref();
         let count = |count: Option<usize>, one| match count {
@@ -132,10 +132,10 @@ impl Look {
         let dead = count(manager.map(|manager| manager.dead_letters), "dead letter");
         let head = format!("{state}, load {load}, {open}, {dead}; Ctrl-C leaves\n\n");
         let part = |columns: &[Column], rows: Vec<Vec<String>>| match rows.is_empty() {
-            true => Styled::new(&format!("no {}s\n\n", columns[0].name())),
+            true => StyledText::new(&format!("no {}s\n\n", columns[0].name())),
             false => screen.table_text(columns, rows).text("\n\n"),
         };
-        Styled::new(&head)
+        StyledText::new(&head)
             .styled(&part(&QUEUES, self.queues.queues.iter().map(queue_row).collect()))
             .styled(&part(&WORKERS, self.nodes.nodes.iter().map(node_row).collect()))
             .styled(&part(&RUNNING, self.jobs.jobs.iter().map(job_row).collect()))

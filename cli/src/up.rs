@@ -20,7 +20,7 @@ use crate::args::{LogFormat, UpArgs};
 use crate::cluster::{self, Place};
 use crate::config::{self, Effective};
 use crate::demo::Cast;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::screen::Screen;
 use crate::service;
 use crate::work::handler::Manner;
@@ -36,7 +36,8 @@ pub fn run(args: UpArgs, data: Option<PathBuf>, screen: &Screen) -> Result<u8> {
     let (config, commit_mark, manner) = (args.config.clone(), args.commit_mark.clone(), Manner::from(&args.exec));
     let mut given = config::set(&args.set)?;
     given.extend(flags(args, data));
-    let effective = config::load(config.as_deref(), &given, |name| std::env::var_os(name)).map_err(Failure::from)?;
+    let effective =
+        config::load(config.as_deref(), &given, |name| std::env::var_os(name)).map_err(CommandFailure::from)?;
     let slots = effective.node.slots;
     let stop_within = worker_share(effective.node.drain.grace);
     let commands = Commands { id: Some("local".into()), slots, queues: Vec::new(), manner, stop_within };
@@ -95,8 +96,8 @@ fn worker_share(grace: Duration) -> Duration {
 }
 
 /// The failure with the options that help, which the node does not know.
-pub fn not_started(error: &StartError) -> Failure {
-    let failure = Failure::new("the node did not start").why(error);
+pub fn not_started(error: &StartError) -> CommandFailure {
+    let failure = CommandFailure::new("the node did not start").why(error);
     match error {
         StartError::Exposed { .. } => failure.remedy(
             "`onward certs new --host NAME --out DIR` makes a certificate for --tls-cert DIR/cert.pem --tls-key DIR/key.pem;\n\
@@ -192,7 +193,7 @@ fn trace_endpoint() -> Result<Option<Endpoint>> {
     };
     let service = set("OTEL_SERVICE_NAME").unwrap_or_else(|| "onward".into());
     let endpoint = Endpoint::parse(&url, &service)
-        .map_err(|bad| Failure::new("OTEL_EXPORTER_OTLP_ENDPOINT cannot be used").why(bad).usage())?;
+        .map_err(|bad| CommandFailure::new("OTEL_EXPORTER_OTLP_ENDPOINT cannot be used").why(bad).usage())?;
     Ok(Some(endpoint))
 }
 
@@ -201,7 +202,7 @@ pub fn node_config(
     traces: Option<Endpoint>,
     commit_mark: Option<PathBuf>,
     accept_loss: bool,
-) -> Result<NodeConfig, Failure> {
+) -> Result<NodeConfig, CommandFailure> {
     let settings = effective.node;
     let gates = cluster::gate_links(&settings)?;
     // Named one by one, so that what a node can be told has a setting.

@@ -6,7 +6,7 @@ use anyhow::Result;
 use onward::NodeAddresses;
 
 use crate::args::{Global, WorkerArgs};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::fleet::counted;
 use crate::screen::Screen;
 use crate::up::{self, Stop};
@@ -19,12 +19,12 @@ pub fn run(args: WorkerArgs, global: &Global, data: &Path, screen: &Screen) -> R
     let mut place = match &global.ca {
         Some(file) => {
             let pem = std::fs::read(file)
-                .map_err(|error| Failure::new(format!("cannot read {}", file.display())).why(error))?;
+                .map_err(|error| CommandFailure::new(format!("cannot read {}", file.display())).why(error))?;
             NodeAddresses::trusting(url, &pem)
         }
         None => NodeAddresses::at(url),
     }
-    .map_err(|error| Failure::new("the worker cannot be started").why(error).usage())?;
+    .map_err(|error| CommandFailure::new("the worker cannot be started").why(error).usage())?;
     if let Some(token) = client::token_for(url, global.token.as_deref(), Some(&data.join("token"))) {
         place = place.with_token(&token);
     }

@@ -238,7 +238,7 @@ fn judge(id: &str, job: &Value, record: &BTreeMap<u64, u32>, untouched: u64) -> 
 }
 
 #[derive(Default, Debug)]
-struct Seen {
+struct FleetView {
     looks: u64,
     /// Workers that were left alone, and seen working.
     well: BTreeSet<String>,
@@ -246,9 +246,9 @@ struct Seen {
 }
 
 /// Watches the node's verdicts on workers that are left alone.
-async fn watch(mut client: Client, untouched: u64, over: Arc<AtomicBool>) -> Seen {
+async fn watch(mut client: Client, untouched: u64, over: Arc<AtomicBool>) -> FleetView {
     let spared: BTreeSet<String> = (0..untouched).map(name).collect();
-    let mut seen = Seen::default();
+    let mut seen = FleetView::default();
     while !over.load(Ordering::Relaxed) {
         let nodes = client.get("/v1/nodes").await.json();
         for node in nodes["nodes"].as_array().expect("a list") {

@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 use serde_json::{Value, json};
 use support::http::Client;
 use support::process::until;
@@ -96,7 +96,7 @@ async fn lived(client: &mut Client) -> (Value, String) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_that_could_be_read_before_is_read_after_byte_for_byte() {
-    let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let (server, folder) = (PostgresServer::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
     let (url, data) = (server.database().unwrap(), folder.path().join("data"));
     // So few events that there are snapshots, and a log without its beginning.
     let flags = ["--set", "snapshot_every=20"];
@@ -165,7 +165,7 @@ async fn all_that_could_be_read_before_is_read_after_byte_for_byte() {
 /// The answer of the last step is all that is lost: then it is known that everything is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_migration_that_is_asked_for_again_is_done_once() {
-    let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let (server, folder) = (PostgresServer::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
     let (url, data) = (server.database().unwrap(), folder.path().join("data"));
     drop(Node::start(&data));
     assert!(migrate(&data, &url).status.success());

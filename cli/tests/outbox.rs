@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 use std::process::{Child, Output};
 
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 use serde_json::Value;
 use support::process::until;
 use support::{Node, PATIENCE, end, onward};
@@ -26,7 +26,7 @@ fn json(output: &Output) -> Value {
 }
 
 async fn database() -> (String, Client) {
-    let url = Postgres::shared().database().unwrap();
+    let url = PostgresServer::shared().database().unwrap();
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     tokio::spawn(connection);
     let schema = onward(&["outbox", "schema", "--notify"]).output().unwrap();

@@ -9,7 +9,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use async_nats::jetstream;
-use onward_testkit::{Nats, Postgres};
+use onward_testkit::{NatsServer, PostgresServer};
 use support::process::until;
 use support::{Dice, PATIENCE, end, onward};
 use tokio_postgres::{Client, NoTls};
@@ -98,8 +98,8 @@ async fn count(client: &Client, what: &str) -> i64 {
 async fn every_committed_row_is_published_in_the_order_of_its_key_whoever_is_killed() {
     let kills = number("ONWARD_SOAK_CASES").map_or(KILLS, |cases| cases.clamp(KILLS, MOST_KILLS));
     let mut dice = Dice::new(number("ONWARD_KILL_SEED").unwrap_or(1));
-    let nats = Nats::start().unwrap();
-    let database = Postgres::shared().database().unwrap();
+    let nats = NatsServer::start().unwrap();
+    let database = PostgresServer::shared().database().unwrap();
     let (mut client, connection) = tokio_postgres::connect(&database, NoTls).await.unwrap();
     tokio::spawn(connection);
     let schema = onward(&["outbox", "schema", "--notify"]).output().unwrap().stdout;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use onward_testkit::{Postgres, Proxy};
+use onward_testkit::{FaultProxy, PostgresServer};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::http::{Client, Reply};
@@ -73,7 +73,7 @@ async fn worked(client: &mut Client, id: &str, result: &Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_on_a_database_does_all_that_one_with_files_does() {
-    let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let (server, folder) = (PostgresServer::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
     let url = server.database().unwrap();
     let (with_password, data) = (url.replace("onward@", "onward:secret@"), folder.path().join("data"));
     let node = start(&data, &with_password);
@@ -152,8 +152,8 @@ async fn documents(client: &mut Client, jobs: &[&str]) -> Vec<String> {
 
 #[tokio::test]
 async fn a_database_that_is_away_is_waited_for_and_a_node_that_waits_can_be_stopped() {
-    let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
-    let proxy = Proxy::start(server.port()).unwrap();
+    let (server, folder) = (PostgresServer::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let proxy = FaultProxy::start(server.port()).unwrap();
     let url = server.database().unwrap().replace(&format!(":{}/", server.port()), &format!(":{}/", proxy.port()));
     let listen = own_loopback().replace(":0", ":7400");
     let begin = || {
@@ -182,7 +182,7 @@ async fn a_database_that_is_away_is_waited_for_and_a_node_that_waits_can_be_stop
 
 #[test]
 fn a_database_that_cannot_be_used_is_refused_with_what_to_do() {
-    let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let (server, folder) = (PostgresServer::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
     let (url, data) = (server.database().unwrap(), folder.path().join("data"));
     for (storage, said) in [
         (server.address("nothing_of_this_name"), "does not exist"),
@@ -248,13 +248,13 @@ async fn load(address: SocketAddr, round: usize, over: Arc<AtomicBool>) -> (Vec<
 /// The network to the database goes away under load, by closing and by falling silent, and comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_database_is_away_callers_are_told_so_in_time_and_nobody_is_asked_to_restart() {
-    let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
-    let proxy = Proxy::start(server.port()).unwrap();
+    let (server, folder) = (PostgresServer::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let proxy = FaultProxy::start(server.port()).unwrap();
     let url = server.database().unwrap().replace(&format!(":{}/", server.port()), &format!(":{}/", proxy.port()));
     let node = start(&folder.path().join("data"), &url);
     let address = node.address;
     let mut acknowledged = Vec::new();
-    for (round, away) in [Proxy::refuse as fn(&Proxy, bool), Proxy::silence].into_iter().enumerate() {
+    for (round, away) in [FaultProxy::refuse as fn(&FaultProxy, bool), FaultProxy::silence].into_iter().enumerate() {
         let over = Arc::<AtomicBool>::default();
         let loading = tokio::spawn(load(address, round, over.clone()));
         let mut client = Client::new(address);
@@ -298,7 +298,7 @@ async fn while_the_database_is_away_callers_are_told_so_in_time_and_nobody_is_as
 /// The commands of docs/storage.md, word for word, and what it says that they print.
 #[test]
 fn the_page_about_storage_is_true() {
-    let (server, folder) = (Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let (server, folder) = (PostgresServer::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/storage.md");
     let page = std::fs::read_to_string(page).unwrap();
     let block = |kind: &str| -> Vec<&str> {

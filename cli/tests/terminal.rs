@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::http::Client;
 use support::jobs::{ended, show};
 use support::process::signal;
-use support::terminal::{Seen, Terminal};
+use support::terminal::{ScreenText, Terminal};
 use support::{Node, PATIENCE, onward, own_loopback};
 
 /// Clears the screen, begins a line, turns the direction, and is a control character that JSON does not escape.
@@ -23,7 +23,7 @@ fn asking(node: &Node, data: &Path, args: &[&str]) -> Command {
     command
 }
 
-async fn on_terminal(command: Command, columns: u16) -> (Option<i32>, Seen, String) {
+async fn on_terminal(command: Command, columns: u16) -> (Option<i32>, ScreenText, String) {
     let mut terminal = Terminal::start(command, columns);
     let (code, seen) = terminal.ended().await;
     (code, seen, terminal.raw())

@@ -104,7 +104,7 @@ pub enum Denial {
     #[error("no such worker; register before asking for more time")]
     UnknownWorker,
     #[error("malformed request: {0}")]
-    Malformed(Malformed),
+    Malformed(MalformedRequest),
     #[error("an attempt in the request is no longer this worker's; name the attempts it holds")]
     StaleAttempt,
     #[error("the worker is Suspect; it has to answer probes again before it can ask")]
@@ -120,7 +120,7 @@ pub enum Denial {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
-pub enum Malformed {
+pub enum MalformedRequest {
     #[error("progress must be a number from 0 to 1")]
     ProgressOutOfRange,
     #[error("the reason must be one of long_workflow, gc_pause, resource_contention")]
@@ -130,8 +130,8 @@ pub enum Malformed {
 impl Denial {
     pub const ALL: [Self; 9] = [
         Self::UnknownWorker,
-        Self::Malformed(Malformed::ProgressOutOfRange),
-        Self::Malformed(Malformed::UnknownReason),
+        Self::Malformed(MalformedRequest::ProgressOutOfRange),
+        Self::Malformed(MalformedRequest::UnknownReason),
         Self::StaleAttempt,
         Self::WorkerSuspect,
         Self::WorkerEvicted,
@@ -148,8 +148,8 @@ impl Denial {
     pub const fn code(self) -> &'static str {
         match self {
             Self::UnknownWorker => "unknown_worker",
-            Self::Malformed(Malformed::ProgressOutOfRange) => "progress_out_of_range",
-            Self::Malformed(Malformed::UnknownReason) => "unknown_reason",
+            Self::Malformed(MalformedRequest::ProgressOutOfRange) => "progress_out_of_range",
+            Self::Malformed(MalformedRequest::UnknownReason) => "unknown_reason",
             Self::StaleAttempt => "stale_attempt",
             Self::WorkerSuspect => "worker_suspect",
             Self::WorkerEvicted => "worker_evicted",
@@ -197,8 +197,8 @@ pub struct Grant {
 
 pub fn decide(rule: &GrantRule, facts: &GrantFacts<'_>) -> Result<Grant, Denial> {
     let worker = facts.worker.ok_or(Denial::UnknownWorker)?;
-    let progress = Fraction::new(facts.progress).ok_or(Denial::Malformed(Malformed::ProgressOutOfRange))?;
-    facts.reason.map_err(|UnknownReason| Denial::Malformed(Malformed::UnknownReason))?;
+    let progress = Fraction::new(facts.progress).ok_or(Denial::Malformed(MalformedRequest::ProgressOutOfRange))?;
+    facts.reason.map_err(|UnknownReason| Denial::Malformed(MalformedRequest::UnknownReason))?;
     if facts.attempts.contains(&None) {
         return Err(Denial::StaleAttempt);
     }
@@ -353,8 +353,8 @@ mod tests {
     fn every_denial_has_its_own_code() {
         let codes = [
             Denial::UnknownWorker,
-            Denial::Malformed(Malformed::ProgressOutOfRange),
-            Denial::Malformed(Malformed::UnknownReason),
+            Denial::Malformed(MalformedRequest::ProgressOutOfRange),
+            Denial::Malformed(MalformedRequest::UnknownReason),
             Denial::StaleAttempt,
             Denial::WorkerSuspect,
             Denial::WorkerEvicted,

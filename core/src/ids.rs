@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use crate::fence::AttemptFence;
-use crate::intern::Shared;
+use crate::intern::SharedValue;
 use crate::time::Wall;
 
 /// A job's id: a UUIDv7, so that ids sort by the time of submission.
@@ -62,7 +62,7 @@ macro_rules! text_id {
             }
         }
 
-        impl Shared for $name {
+        impl SharedValue for $name {
             fn is_shared(&self) -> bool {
                 self.0.is_shared()
             }

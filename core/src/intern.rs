@@ -10,12 +10,12 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 /// A value that is cheap to clone because its clones share what they hold.
-pub trait Shared: Clone + Eq + Hash {
+pub trait SharedValue: Clone + Eq + Hash {
     /// Whether a clone of the value is held elsewhere.
     fn is_shared(&self) -> bool;
 }
 
-impl<T: ?Sized + Eq + Hash> Shared for Arc<T> {
+impl<T: ?Sized + Eq + Hash> SharedValue for Arc<T> {
     fn is_shared(&self) -> bool {
         Self::strong_count(self) > 1
     }
@@ -32,7 +32,7 @@ pub struct Interner<T> {
 /// The number of known values at which values that nobody holds any more are first looked for.
 const SWEEP_FROM: usize = 64;
 
-impl<T: Shared> Interner<T> {
+impl<T: SharedValue> Interner<T> {
     /// `seed` decides where values lie; it never shows.
     pub fn new(seed: u64) -> Self {
         Self { hasher: FixedState::with_seed(seed), known: HashTable::new(), sweep_at: SWEEP_FROM }

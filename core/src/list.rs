@@ -29,7 +29,7 @@ impl<K> Clone for Links<K> {
 impl<K> Copy for Links<K> {}
 
 /// Carries the links of the list that it is in.
-pub trait Linked<K> {
+pub trait ListNode<K> {
     fn links(&self) -> &Links<K>;
     fn links_mut(&mut self) -> &mut Links<K>;
 }
@@ -64,7 +64,7 @@ impl<K> List<K> {
     pub fn last<S>(&self, store: &S) -> Option<Key<K>>
     where
         S: Index<Key<K>>,
-        S::Output: Linked<K>,
+        S::Output: ListNode<K>,
     {
         self.head.map(|head| store[head].links().prev)
     }
@@ -73,7 +73,7 @@ impl<K> List<K> {
     pub fn push_back<S>(&mut self, store: &mut S, key: Key<K>)
     where
         S: IndexMut<Key<K>>,
-        S::Output: Linked<K>,
+        S::Output: ListNode<K>,
     {
         let Some(head) = self.head else {
             self.head = Some(key);
@@ -88,7 +88,7 @@ impl<K> List<K> {
     pub fn push_front<S>(&mut self, store: &mut S, key: Key<K>)
     where
         S: IndexMut<Key<K>>,
-        S::Output: Linked<K>,
+        S::Output: ListNode<K>,
     {
         self.push_back(store, key);
         self.head = Some(key);
@@ -98,7 +98,7 @@ impl<K> List<K> {
     pub fn rotate<S>(&mut self, store: &S)
     where
         S: Index<Key<K>>,
-        S::Output: Linked<K>,
+        S::Output: ListNode<K>,
     {
         self.head = self.head.map(|head| store[head].links().next);
     }
@@ -108,7 +108,7 @@ impl<K> List<K> {
     pub fn remove<S>(&mut self, store: &mut S, key: Key<K>)
     where
         S: IndexMut<Key<K>>,
-        S::Output: Linked<K>,
+        S::Output: ListNode<K>,
     {
         let Links { prev, next } = *store[key].links();
         if next == key {
@@ -124,7 +124,7 @@ impl<K> List<K> {
     pub fn iter<'a, S>(&self, store: &'a S) -> impl Iterator<Item = Key<K>> + use<'a, K, S>
     where
         S: Index<Key<K>>,
-        S::Output: Linked<K>,
+        S::Output: ListNode<K>,
     {
         let head = self.head;
         let mut at = head;
@@ -140,7 +140,7 @@ impl<K> List<K> {
 fn link<K, S>(store: &mut S, prev: Key<K>, next: Key<K>)
 where
     S: IndexMut<Key<K>>,
-    S::Output: Linked<K>,
+    S::Output: ListNode<K>,
 {
     store[prev].links_mut().next = next;
     store[next].links_mut().prev = prev;
@@ -155,7 +155,7 @@ mod tests {
 
     struct Member(Links<Self>);
 
-    impl Linked<Self> for Member {
+    impl ListNode<Self> for Member {
         fn links(&self) -> &Links<Self> {
             &self.0
         }

@@ -39,7 +39,7 @@ use core::time::Duration;
 
 use crate::time::{Wall, span_ms};
 
-pub use record::{RECORDS_KEPT, Reason, Record, RecordKind, Records};
+pub use record::{RECORDS_KEPT, Record, RecordKind, RecordReason, Records};
 
 /// An instant that starts later than this after its time is late.
 pub const LATE_AFTER: Duration = Duration::from_secs(60);
@@ -90,14 +90,14 @@ impl Overlap {
 
 /// The fate of instants that have come together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Missed {
+pub enum MissedPolicy {
     Skip,
     #[default]
     Once,
     All,
 }
 
-impl Missed {
+impl MissedPolicy {
     pub const ALL: [Self; 3] = [Self::Skip, Self::Once, Self::All];
 
     pub const fn word(self) -> &'static str {
@@ -111,7 +111,7 @@ impl Missed {
 
 /// The situation of a schedule when instants have come.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation<'a> {
+pub struct ScheduleSituation<'a> {
     pub now: Wall,
     /// Instants that have come and have no record, oldest first; at least one.
     pub due: &'a [Wall],
@@ -119,7 +119,7 @@ pub struct Situation<'a> {
     pub is_all: bool,
     pub paused: bool,
     pub overlap: Overlap,
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     /// The longest delay by which an instant starts late on purpose.
     pub jitter: Duration,
     /// Runs of this schedule that have not ended.
@@ -132,19 +132,19 @@ pub struct Situation<'a> {
 
 /// The fate of some instants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Decision {
+pub enum InstantDecision {
     /// A run starts for this instant.
-    Fire { due: Wall, reason: Reason },
+    Fire { due: Wall, reason: RecordReason },
     /// This instant waits for its turn.
     Wait { due: Wall },
     /// No run starts for these.
-    Pass(Passed),
+    Pass(PassedInstants),
 }
 
 /// Instants in a row for which no run starts, all for one reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Passed {
-    pub reason: Reason,
+pub struct PassedInstants {
+    pub reason: RecordReason,
     pub first: Wall,
     pub last: Wall,
     pub count: u64,
@@ -152,26 +152,26 @@ pub struct Passed {
 
 /// Decides about the instants that have come, oldest first. Those that are not named are left for the next time: more
 /// of them must be known first, or there was no room.
-pub fn decide(at: &Situation<'_>) -> Vec<Decision> {
+pub fn decide(at: &ScheduleSituation<'_>) -> Vec<InstantDecision> {
     let mut run = Run { open: at.open, waiting: at.waiting, room: at.room, decisions: Vec::new() };
     if at.paused {
-        run.pass(at.due, Reason::Paused);
+        run.pass(at.due, RecordReason::Paused);
         return run.decisions;
     }
     match (at.missed, at.due.split_last()) {
         (_, None) => {}
-        (Missed::All, _) => {
+        (MissedPolicy::All, _) => {
             for due in at.due {
                 if !run.start(*due, at) {
                     break;
                 }
             }
         }
-        (Missed::Skip | Missed::Once, Some((newest, before))) => {
-            run.pass(before, Reason::Superseded);
+        (MissedPolicy::Skip | MissedPolicy::Once, Some((newest, before))) => {
+            run.pass(before, RecordReason::Superseded);
             match at.missed {
                 _ if !at.is_all => {}
-                Missed::Skip if is_late(*newest, at) => run.pass(&[*newest], Reason::Late),
+                MissedPolicy::Skip if is_late(*newest, at) => run.pass(&[*newest], RecordReason::Late),
                 _ => {
                     run.start(*newest, at);
                 }
@@ -181,7 +181,7 @@ pub fn decide(at: &Situation<'_>) -> Vec<Decision> {
     run.decisions
 }
 
-fn is_late(due: Wall, at: &Situation<'_>) -> bool {
+fn is_late(due: Wall, at: &ScheduleSituation<'_>) -> bool {
     at.now.since(due) > at.jitter + LATE_AFTER
 }
 
@@ -190,44 +190,44 @@ struct Run {
     open: usize,
     waiting: usize,
     room: usize,
-    decisions: Vec<Decision>,
+    decisions: Vec<InstantDecision>,
 }
 
 impl Run {
     /// Says whether there was room to decide.
-    fn start(&mut self, due: Wall, at: &Situation<'_>) -> bool {
+    fn start(&mut self, due: Wall, at: &ScheduleSituation<'_>) -> bool {
         let is_busy = self.open > 0 || self.waiting > 0;
         match at.overlap {
-            Overlap::Skip if is_busy => self.pass(&[due], Reason::StillRunning),
-            Overlap::Queue if is_busy && self.waiting >= MAX_WAITING => self.pass(&[due], Reason::QueueFull),
+            Overlap::Skip if is_busy => self.pass(&[due], RecordReason::StillRunning),
+            Overlap::Queue if is_busy && self.waiting >= MAX_WAITING => self.pass(&[due], RecordReason::QueueFull),
             Overlap::Queue if is_busy => {
                 self.waiting += 1;
-                self.decisions.push(Decision::Wait { due });
+                self.decisions.push(InstantDecision::Wait { due });
             }
-            Overlap::Allow if self.open >= MAX_OPEN => self.pass(&[due], Reason::TooManyOpen),
+            Overlap::Allow if self.open >= MAX_OPEN => self.pass(&[due], RecordReason::TooManyOpen),
             Overlap::Skip | Overlap::Queue | Overlap::Allow => {
                 if self.room == 0 {
                     return false;
                 }
                 self.room -= 1;
                 self.open += 1;
-                let reason = if is_late(due, at) { Reason::CaughtUp } else { Reason::OnTime };
-                self.decisions.push(Decision::Fire { due, reason });
+                let reason = if is_late(due, at) { RecordReason::CaughtUp } else { RecordReason::OnTime };
+                self.decisions.push(InstantDecision::Fire { due, reason });
             }
         }
         true
     }
 
-    fn pass(&mut self, due: &[Wall], reason: Reason) {
+    fn pass(&mut self, due: &[Wall], reason: RecordReason) {
         let (Some(first), Some(last)) = (due.first(), due.last()) else { return };
         match self.decisions.last_mut() {
-            Some(Decision::Pass(before)) if before.reason == reason => {
+            Some(InstantDecision::Pass(before)) if before.reason == reason => {
                 before.last = *last;
                 before.count += due.len() as u64;
             }
             _ => {
-                let passed = Passed { reason, first: *first, last: *last, count: due.len() as u64 };
-                self.decisions.push(Decision::Pass(passed));
+                let passed = PassedInstants { reason, first: *first, last: *last, count: due.len() as u64 };
+                self.decisions.push(InstantDecision::Pass(passed));
             }
         }
     }

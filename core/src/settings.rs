@@ -7,11 +7,11 @@ use core::time::Duration;
 use crate::dispatch::AgingRule;
 use crate::gate::{GateRule, MISSED_REPORTS};
 use crate::grant::GrantRule;
-use crate::health::overload::Limits as Levels;
+use crate::health::overload::LoadLimits as Levels;
 use crate::health::progress::MAX_FAILED_JOBS;
 use crate::health::{EvictionRule, HoldRule, LivenessRule, OverloadRule, ProgressRule, QuorumRule};
 use crate::job::draft::{JobDefaults, MAX_ATTEMPTS, MAX_SPAN};
-use crate::lease::{Allowed, LeaseRule, LeaseRuleError};
+use crate::lease::{AllowedRange, LeaseRule, LeaseRuleError};
 use crate::limits::Limits;
 
 /// The settings as an operator wrote them, completed by defaults. Not yet checked.
@@ -200,7 +200,7 @@ impl Settings {
                 bad.push(BadSetting { field, value, allowed });
             }
         };
-        if let Err(LeaseRuleError { value, allowed: allowed @ Allowed::AThirdOfTheLease(_), .. }) =
+        if let Err(LeaseRuleError { value, allowed: allowed @ AllowedRange::AThirdOfTheLease(_), .. }) =
             self.lease.validate()
         {
             need(false, "lease.interval", format!("{value:?}"), allowed.to_string());

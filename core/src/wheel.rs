@@ -20,7 +20,7 @@
 
 use crate::bite::Bite;
 use crate::key::Key;
-use crate::list::{Linked, Links, List};
+use crate::list::{Links, List, ListNode};
 use crate::pages::Pages;
 
 const BITS: u32 = 6;
@@ -40,7 +40,7 @@ pub struct Timer<T> {
     item: T,
 }
 
-impl<T> Linked<Self> for Timer<T> {
+impl<T> ListNode<Self> for Timer<T> {
     #[inline]
     fn links(&self) -> &Links<Self> {
         &self.links

@@ -14,11 +14,11 @@ use tokio::net::UnixListener;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 
-use crate::payload::Payload;
-use crate::predecessors::{self, Identity};
+use crate::payload::CommandPayload;
+use crate::predecessors::{self, AttemptIdentity};
 use crate::report::SOCKET_VARIABLE;
-use crate::supervise::Supervisor;
-use crate::wire::{Order, Spec};
+use crate::supervise::AttemptSupervisor;
+use crate::wire::{GuardOrder, Spec};
 use crate::{guard, orphans};
 
 /// Events that may wait for whoever reads them. When it is full, the command's output waits in its pipe.
@@ -48,7 +48,7 @@ pub struct Options {
     pub foreground: bool,
     pub guard: GuardProgram,
     /// Told to every process of the attempt, so that a successor finds them.
-    pub identity: Option<Identity>,
+    pub identity: Option<AttemptIdentity>,
     /// The folder in which the attempt's private folder is made: by default, where temporary files are.
     pub folder: Option<PathBuf>,
 }
@@ -96,21 +96,21 @@ impl Options {
     }
 }
 
-impl From<Payload> for Options {
-    fn from(payload: Payload) -> Self {
+impl From<CommandPayload> for Options {
+    fn from(payload: CommandPayload) -> Self {
         let stdin = payload.stdin.map_or(Stdin::Null, |text| Stdin::Bytes(text.into_bytes()));
         Self { env: payload.env, cwd: payload.cwd, stdin, ..Self::new(payload.argv) }
     }
 }
 
-/// An event of an attempt. [`Event::Started`] comes first, unless it could not start; [`Event::Ended`] comes last.
+/// An event of an attempt. [`AttemptEvent::Started`] comes first, unless it could not start; [`AttemptEvent::Ended`] comes last.
 #[derive(Debug, Clone)]
-pub enum Event {
+pub enum AttemptEvent {
     Started {
         pid: i32,
     },
     Output {
-        stream: Stream,
+        stream: OutputStream,
         bytes: Vec<u8>,
     },
     /// CPU time or I/O of the tree rose since the last look.
@@ -129,23 +129,23 @@ pub enum Event {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub enum OutputStream {
     Stdout,
     Stderr,
 }
 
 /// The streams that nobody reads any more.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Closed {
+pub(crate) struct ClosedStreams {
     stdout: bool,
     stderr: bool,
 }
 
-impl Closed {
-    pub fn has(self, stream: Stream) -> bool {
+impl ClosedStreams {
+    pub fn has(self, stream: OutputStream) -> bool {
         match stream {
-            Stream::Stdout => self.stdout,
-            Stream::Stderr => self.stderr,
+            OutputStream::Stdout => self.stdout,
+            OutputStream::Stderr => self.stderr,
         }
     }
 }
@@ -197,45 +197,45 @@ impl SpawnError {
 /// An attempt under way. To drop it ends its tree as [`stop`](Self::stop) does.
 #[derive(Debug)]
 pub struct Running {
-    events: mpsc::Receiver<Event>,
-    order: watch::Sender<Option<Order>>,
-    closed: watch::Sender<Closed>,
+    events: mpsc::Receiver<AttemptEvent>,
+    order: watch::Sender<Option<GuardOrder>>,
+    closed: watch::Sender<ClosedStreams>,
     has_ended: bool,
 }
 
 impl Running {
-    /// The next event, in order; `None` after [`Event::Ended`]. Safe to cancel.
+    /// The next event, in order; `None` after [`AttemptEvent::Ended`]. Safe to cancel.
     ///
     /// A caller that does not ask slows the command down: its output waits in its pipe.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<AttemptEvent> {
         if self.has_ended {
             return None;
         }
         let event = self.events.recv().await;
-        self.has_ended = matches!(event, None | Some(Event::Ended(_)));
+        self.has_ended = matches!(event, None | Some(AttemptEvent::Ended(_)));
         event
     }
 
-    /// SIGTERM to the whole tree, SIGKILL after the grace. Events go on until [`Event::Ended`].
+    /// SIGTERM to the whole tree, SIGKILL after the grace. Events go on until [`AttemptEvent::Ended`].
     pub fn stop(&self) {
-        self.ask(Order::Stop);
+        self.ask(GuardOrder::Stop);
     }
 
     /// SIGKILL to the whole tree.
     pub fn kill(&self) {
-        self.ask(Order::Kill);
+        self.ask(GuardOrder::Kill);
     }
 
     /// Takes nothing more from this stream. As with a pipe whose reader is gone, the command gets SIGPIPE when it writes
     /// to it; what it has written before may still come.
-    pub fn close(&self, stream: Stream) {
+    pub fn close(&self, stream: OutputStream) {
         self.closed.send_modify(|closed| match stream {
-            Stream::Stdout => closed.stdout = true,
-            Stream::Stderr => closed.stderr = true,
+            OutputStream::Stdout => closed.stdout = true,
+            OutputStream::Stderr => closed.stderr = true,
         });
     }
 
-    fn ask(&self, order: Order) {
+    fn ask(&self, order: GuardOrder) {
         self.order.send_if_modified(|now| {
             let is_more = *now < Some(order);
             *now = (*now).max(Some(order));
@@ -261,7 +261,7 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     env.insert(SOCKET_VARIABLE.to_owned(), report_path.display().to_string());
     let mut env_remove = options.env_remove;
     env_remove.push(predecessors::WORKER.to_owned());
-    let identity = options.identity.as_ref().map(Identity::variables);
+    let identity = options.identity.as_ref().map(AttemptIdentity::variables);
     for (name, value) in identity.iter().flatten() {
         env.insert((*name).to_owned(), value.clone());
     }
@@ -301,9 +301,9 @@ pub fn spawn(options: Options) -> Result<Running, SpawnError> {
     };
     let (events, receiver) = mpsc::channel(QUEUE);
     let (order, orders) = watch::channel(None);
-    let (closed, is_closed) = watch::channel(Closed::default());
+    let (closed, is_closed) = watch::channel(ClosedStreams::default());
     let mark = orphans::Mark::new(&report_path, child.id());
-    let supervisor = Supervisor {
+    let supervisor = AttemptSupervisor {
         folder,
         child,
         guard: Some(guard),

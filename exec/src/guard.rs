@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, WaitStatus, pidfd_open, set_child_subreaper, setsid, wait};
 
 use crate::activity::Activity;
-use crate::tree_kill::{Session, TreeKill};
-use crate::wire::{self, ExitStatus, GuardMessage, Order, Spec};
+use crate::tree_kill::{TreeKill, TreeSession};
+use crate::wire::{self, ExitStatus, GuardMessage, GuardOrder, Spec};
 use crate::{leaf, start};
 
 /// The word that the binary is called with to be a guard, before the path of the socket.
@@ -76,7 +76,7 @@ fn serve(socket: &OsString) -> io::Result<()> {
     }
     match start::start(&spec) {
         Ok(pid) => Guard::new(&spec, worker, pid).run(),
-        Err(failed) => worker.say(&failed),
+        Err(failed) => worker.send(&failed),
     }
     // The worker removes it as well, if it is there. So it may be gone already.
     let _ = std::fs::remove_dir_all(&spec.folder);
@@ -95,7 +95,7 @@ struct Guard<'a> {
 
 impl<'a> Guard<'a> {
     fn new(spec: &'a Spec, mut worker: Worker, main: Pid) -> Self {
-        worker.say(&GuardMessage::Started { pid: main.as_raw_nonzero().get() });
+        worker.send(&GuardMessage::Started { pid: main.as_raw_nonzero().get() });
         let main_fd = pidfd_open(main, PidfdFlags::empty()).ok();
         Self { spec, worker, main, main_fd, has_exited: false, activity: Activity::default(), before: None }
     }
@@ -103,17 +103,17 @@ impl<'a> Guard<'a> {
     fn run(&mut self) {
         let order = self.watch();
         self.end(order);
-        self.worker.say_the_rest();
+        self.worker.send_rest();
     }
 
     /// Waits until the command has ended by itself, or somebody wants it to.
-    fn watch(&mut self) -> Order {
+    fn watch(&mut self) -> GuardOrder {
         let every = self.spec.sample_every_ms.map(Duration::from_millis);
         let mut next_look = every.map(|every| Instant::now() + every);
         loop {
             self.reap();
             if self.has_exited {
-                return Order::Stop;
+                return GuardOrder::Stop;
             }
             if let Some(order) = self.worker.order() {
                 return order;
@@ -121,7 +121,7 @@ impl<'a> Guard<'a> {
             if let (Some(every), Some(at)) = (every, next_look)
                 && Instant::now() >= at
             {
-                self.look();
+                self.report_activity();
                 next_look = Some(Instant::now() + every);
             }
             let mut wait_for = next_look.map(|at| at.saturating_duration_since(Instant::now()));
@@ -133,23 +133,23 @@ impl<'a> Guard<'a> {
     }
 
     /// The first look is what the others are compared with: that a command starts is no news.
-    fn look(&mut self) {
+    fn report_activity(&mut self) {
         let now = self.activity.sample(own_pid());
         if self.before.is_some_and(|before| now > before) {
-            self.worker.say(&GuardMessage::Activity(true));
+            self.worker.send(&GuardMessage::Activity(true));
         }
         self.before = Some(now);
     }
 
     /// Ends what is left of the tree, and comes back when nothing is.
-    fn end(&mut self, order: Order) {
-        let session = if self.spec.foreground { Session::Shared } else { Session::Own };
+    fn end(&mut self, order: GuardOrder) {
+        let session = if self.spec.foreground { TreeSession::Shared } else { TreeSession::Own };
         let mut ending = TreeKill::new(own_pid(), session, order, Duration::from_millis(self.spec.grace_ms));
         while self.reap() {
             let wait_for = ending.poll();
             let fds = ending.fds();
             self.worker.wait(fds, Some(wait_for));
-            if self.worker.order() == Some(Order::Kill) {
+            if self.worker.order() == Some(GuardOrder::Kill) {
                 ending.kill_now();
             }
         }
@@ -176,7 +176,7 @@ impl<'a> Guard<'a> {
         };
         self.has_exited = true;
         self.main_fd = None;
-        self.worker.say(&GuardMessage::Exited(how));
+        self.worker.send(&GuardMessage::Exited(how));
     }
 }
 
@@ -201,7 +201,7 @@ impl Worker {
     /// Blocks for it. None if the worker changed its mind or is gone.
     fn spec(&mut self) -> io::Result<Option<Spec>> {
         loop {
-            if let Some(line) = self.line() {
+            if let Some(line) = self.next_line() {
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
             if self.is_gone {
@@ -212,24 +212,24 @@ impl Worker {
     }
 
     /// The latest order of the worker. A worker that is gone wants it to stop.
-    fn order(&mut self) -> Option<Order> {
+    fn order(&mut self) -> Option<GuardOrder> {
         let mut wanted = None;
         if !self.is_gone {
             self.read();
         }
-        while let Some(line) = self.line() {
+        while let Some(line) = self.next_line() {
             // What we cannot read comes from something that is not the worker we know: as if it were gone.
-            wanted = wanted.max(Some(serde_json::from_slice(&line).unwrap_or(Order::Stop)));
+            wanted = wanted.max(Some(serde_json::from_slice(&line).unwrap_or(GuardOrder::Stop)));
         }
-        wanted.or(self.is_gone.then_some(Order::Stop))
+        wanted.or(self.is_gone.then_some(GuardOrder::Stop))
     }
 
     /// Never blocks: a worker that does not listen (a frozen one) must not keep us from our duty.
-    fn say(&mut self, said: &GuardMessage) {
+    fn send(&mut self, said: &GuardMessage) {
         if self.is_gone {
             return;
         }
-        let line = wire::line(said).expect("our own messages are JSON");
+        let line = wire::encode_line(said).expect("our own messages are JSON");
         match self.stream.write(&line) {
             Ok(written) if written == line.len() => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -243,7 +243,7 @@ impl Worker {
     }
 
     /// Waits for a worker that did not listen. There is nothing left to do meanwhile.
-    fn say_the_rest(&mut self) {
+    fn send_rest(&mut self) {
         let Some(line) = self.unsaid.take() else { return };
         // It can only fail because the worker is gone, and then there is nobody to tell.
         let _ = self.stream.set_nonblocking(false).and_then(|()| self.stream.write_all(&line));
@@ -280,7 +280,7 @@ impl Worker {
         }
     }
 
-    fn line(&mut self) -> Option<Vec<u8>> {
+    fn next_line(&mut self) -> Option<Vec<u8>> {
         let end = self.input.iter().position(|&byte| byte == b'\n')?;
         let rest = self.input.split_off(end + 1);
         let mut line = std::mem::replace(&mut self.input, rest);

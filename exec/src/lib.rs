@@ -24,18 +24,18 @@
 //! | the worker's process is killed | the guard, by the end of the connection | the same |
 //! | the guard is killed | the worker, by the end of the connection | the command dies with it; the rest is known by its environment and killed |
 //! | both are killed at once | the kernel | the command dies; what it had started stays, until a successor finds it |
-//! | an attempt follows one of a killed worker | the worker that has it, by the environment of processes ([`Identity`]) | it waits for the end of the earlier tree |
+//! | an attempt follows one of a killed worker | the worker that has it, by the environment of processes ([`AttemptIdentity`]) | it waits for the end of the earlier tree |
 //!
 //! What the guard does not reach is what is not below it: a container that the command asked a daemon to start, a
 //! process of another user.
 //!
 //! # What counts as a sign of life
 //!
-//! Output, reports and activity; each is an [`Event`], and whoever runs the attempt decides what it means. Reports come
+//! Output, reports and activity; each is an [`AttemptEvent`], and whoever runs the attempt decides what it means. Reports come
 //! as lines on stdout ([`directive`]) or through a socket ([`report`]). Activity is CPU time or I/O of the tree that
 //! rises between two looks of the guard: a computation without a word is at work, a `sleep` and a deadlock are not.
 //!
-//! Nothing here grows without a limit. A slow reader of events slows the command down, and [`Tail`] keeps the end.
+//! Nothing here grows without a limit. A slow reader of events slows the command down, and [`TailBuffer`] keeps the end.
 
 mod activity;
 pub mod attempt;
@@ -54,8 +54,8 @@ pub mod tree;
 mod tree_kill;
 mod wire;
 
-pub use attempt::{Event, Exit, GuardProgram, Options, Running, SpawnError, Stdin, Stream, spawn};
-pub use payload::{BadPayload, Payload};
-pub use predecessors::Identity;
-pub use report::{Report, ReportError};
-pub use tail::Tail;
+pub use attempt::{AttemptEvent, Exit, GuardProgram, Options, OutputStream, Running, SpawnError, Stdin, spawn};
+pub use payload::{BadPayload, CommandPayload};
+pub use predecessors::AttemptIdentity;
+pub use report::{CommandReport, ReportError};
+pub use tail::TailBuffer;

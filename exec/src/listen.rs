@@ -10,8 +10,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::attempt::Event;
-use crate::report::{Answer, MAX_LINE_BYTES, Report};
+use crate::attempt::AttemptEvent;
+use crate::report::{CommandReport, MAX_LINE_BYTES, ReportAnswer};
 use crate::wire;
 
 /// Connections at a time; the next wait for one to end.
@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 16;
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Serves until it is aborted. Each report is answered when it has become an event.
-pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) {
+pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<AttemptEvent>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let mut connections = JoinSet::new();
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
@@ -36,7 +36,7 @@ pub(crate) async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) {
     }
 }
 
-async fn converse(stream: UnixStream, events: &mpsc::Sender<Event>) -> io::Result<()> {
+async fn converse(stream: UnixStream, events: &mpsc::Sender<AttemptEvent>) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
@@ -47,27 +47,27 @@ async fn converse(stream: UnixStream, events: &mpsc::Sender<Event>) -> io::Resul
         }
         let is_whole = line.ends_with(b"\n");
         let answer = if line.len() > MAX_LINE_BYTES {
-            Answer::Refused(format!("the report is longer than {MAX_LINE_BYTES} bytes"))
+            ReportAnswer::Refused(format!("the report is longer than {MAX_LINE_BYTES} bytes"))
         } else {
-            match Report::parse(&line) {
+            match CommandReport::parse(&line) {
                 Ok(report) => match events.send(event(report)).await {
-                    Ok(()) => Answer::Noted,
-                    Err(_) => Answer::Refused("the attempt is being stopped".to_owned()),
+                    Ok(()) => ReportAnswer::Noted,
+                    Err(_) => ReportAnswer::Refused("the attempt is being stopped".to_owned()),
                 },
-                Err(why) => Answer::Refused(why),
+                Err(why) => ReportAnswer::Refused(why),
             }
         };
-        stream.write_all(&wire::line(&answer)?).await?;
+        stream.write_all(&wire::encode_line(&answer)?).await?;
         if !is_whole {
             return Ok(());
         }
     }
 }
 
-fn event(report: Report) -> Event {
+fn event(report: CommandReport) -> AttemptEvent {
     match report {
-        Report::Progress { done, total, note } => Event::Progress { done, total, note },
-        Report::Quiet { for_ms } => Event::Quiet(Duration::from_millis(for_ms)),
-        Report::Result(json) => Event::Result(json),
+        CommandReport::Progress { done, total, note } => AttemptEvent::Progress { done, total, note },
+        CommandReport::Quiet { for_ms } => AttemptEvent::Quiet(Duration::from_millis(for_ms)),
+        CommandReport::Result(json) => AttemptEvent::Result(json),
     }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// `{"argv": ["sh", "-c", "…"], "env": {…}, "cwd": "…", "stdin": "…"}`; only `argv` is needed.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Payload {
+pub struct CommandPayload {
     pub argv: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -30,7 +30,7 @@ pub enum BadPayload {
     EnvName { name: String },
 }
 
-impl Payload {
+impl CommandPayload {
     pub fn parse(json: &[u8]) -> Result<Self, BadPayload> {
         let payload: Self = serde_json::from_slice(json)?;
         payload.check()?;
@@ -70,12 +70,12 @@ mod tests {
     #[test]
     fn a_full_payload_is_read_and_written_the_same() {
         let text = r#"{"argv":["a","b"],"env":{"K":"v=w"},"cwd":"/x","stdin":"in\u0000put"}"#;
-        let payload = Payload::parse(text.as_bytes()).expect("well formed");
+        let payload = CommandPayload::parse(text.as_bytes()).expect("well formed");
         assert_eq!(payload.argv, ["a", "b"]);
         assert_eq!(payload.env["K"], "v=w");
         assert_eq!(payload.stdin.as_deref(), Some("in\0put"));
         assert_eq!(serde_json::to_string(&payload).expect("json"), text);
-        assert_eq!(Payload::parse(br#"{"argv":["a"]}"#).expect("argv is enough").cwd, None);
+        assert_eq!(CommandPayload::parse(br#"{"argv":["a"]}"#).expect("argv is enough").cwd, None);
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
             (r#"{"argv":["a"],"cwd":"/\u0000"}"#, "`cwd`"),
             (r#"{"argv":"ls"}"#, "argv"),
         ] {
-            let text = Payload::parse(json.as_bytes()).expect_err(json).to_string();
+            let text = CommandPayload::parse(json.as_bytes()).expect_err(json).to_string();
             assert!(text.contains(word), "{json}: {text}");
         }
     }

@@ -24,13 +24,13 @@ pub(crate) const WORKER: &str = "ONWARD_WORKER_PID";
 
 /// The attempt that a command is. Its processes carry it in their environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct AttemptIdentity {
     pub job: String,
     pub workflow: String,
     pub fence: u64,
 }
 
-impl Identity {
+impl AttemptIdentity {
     pub(crate) fn variables(&self) -> [(&'static str, String); 3] {
         [(JOB, self.job.clone()), (WORKFLOW, self.workflow.clone()), (FENCE, self.fence.to_string())]
     }

@@ -27,7 +27,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Report {
+pub enum CommandReport {
     Progress { done: u64, total: Option<u64>, note: Option<String> },
     Quiet { for_ms: u64 },
     Result(Box<RawValue>),
@@ -45,26 +45,26 @@ pub enum ReportError {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum ReportAnswer {
     Noted,
     Refused(String),
 }
 
 /// Says one thing to the attempt and waits until it has taken it.
-pub fn send(socket: &Path, report: &Report) -> Result<(), ReportError> {
+pub fn send(socket: &Path, report: &CommandReport) -> Result<(), ReportError> {
     report.check().map_err(ReportError::Refused)?;
     let mut stream =
         UnixStream::connect(socket).map_err(|source| ReportError::Unreachable { path: socket.to_owned(), source })?;
     match ask(&mut stream, report).map_err(ReportError::NoAnswer)? {
-        Answer::Noted => Ok(()),
-        Answer::Refused(why) => Err(ReportError::Refused(why)),
+        ReportAnswer::Noted => Ok(()),
+        ReportAnswer::Refused(why) => Err(ReportError::Refused(why)),
     }
 }
 
-fn ask(stream: &mut UnixStream, report: &Report) -> io::Result<Answer> {
+fn ask(stream: &mut UnixStream, report: &CommandReport) -> io::Result<ReportAnswer> {
     stream.set_read_timeout(Some(ANSWER_WITHIN))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-    stream.write_all(&wire::line(report)?)?;
+    stream.write_all(&wire::encode_line(report)?)?;
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer)?;
     if answer.is_empty() {
@@ -73,7 +73,7 @@ fn ask(stream: &mut UnixStream, report: &Report) -> io::Result<Answer> {
     Ok(serde_json::from_str(&answer)?)
 }
 
-impl Report {
+impl CommandReport {
     pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
         let report: Self = serde_json::from_slice(line).map_err(|error| format!("this is not a report: {error}"))?;
         report.check()?;
@@ -103,20 +103,20 @@ mod tests {
             r#"{"quiet":{"for_ms":2000}}"#,
             r#"{"result":{"b": 1,  "a":[1.10]}}"#,
         ] {
-            let report = Report::parse(line.as_bytes()).expect(line);
+            let report = CommandReport::parse(line.as_bytes()).expect(line);
             assert_eq!(serde_json::to_string(&report).expect("json"), line);
         }
         for line in [r#"{"progress":{"done":3,"totl":10}}"#, r#"{"quiet":{"for_ms":-1}}"#, "", "stop", r#"{"kill":1}"#]
         {
-            Report::parse(line.as_bytes()).expect_err(line);
+            CommandReport::parse(line.as_bytes()).expect_err(line);
         }
     }
 
     #[test]
     fn a_result_is_bounded() {
         let result = |bytes: usize| format!(r#"{{"result":"{}"}}"#, "x".repeat(bytes - 2));
-        Report::parse(result(MAX_RESULT_BYTES).as_bytes()).expect("just fits");
-        let text = Report::parse(result(MAX_RESULT_BYTES + 1).as_bytes()).expect_err("one too many");
+        CommandReport::parse(result(MAX_RESULT_BYTES).as_bytes()).expect("just fits");
+        let text = CommandReport::parse(result(MAX_RESULT_BYTES + 1).as_bytes()).expect_err("one too many");
         assert!(text.contains("1048577"), "{text}");
     }
 }

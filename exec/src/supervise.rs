@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::attempt::{Closed, Event, Exit, Stream};
+use crate::attempt::{AttemptEvent, ClosedStreams, Exit, OutputStream};
 use crate::directive::{Directive, Piece, Splitter};
 use crate::listen;
 use crate::orphans::Mark;
-use crate::wire::{self, ExitStatus, FailedKind, GuardMessage, Order, Spec};
+use crate::wire::{self, ExitStatus, FailedKind, GuardMessage, GuardOrder, Spec};
 
 const CHUNK_BYTES: usize = 16 * 1024;
 
@@ -25,7 +25,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 /// other end for ever.
 const LAST_READ: Duration = Duration::from_millis(100);
 
-pub(crate) struct Supervisor {
+pub(crate) struct AttemptSupervisor {
     pub folder: TempDir,
     pub child: Child,
     /// The listener for the guard, until it has connected.
@@ -33,14 +33,14 @@ pub(crate) struct Supervisor {
     /// The listener for reports, until it is served.
     pub reports: Option<UnixListener>,
     pub spec: Spec,
-    pub events: mpsc::Sender<Event>,
-    pub orders: watch::Receiver<Option<Order>>,
-    pub is_closed: watch::Receiver<Closed>,
+    pub events: mpsc::Sender<AttemptEvent>,
+    pub orders: watch::Receiver<Option<GuardOrder>>,
+    pub is_closed: watch::Receiver<ClosedStreams>,
     pub mark: Mark,
     pub directives: bool,
 }
 
-impl Supervisor {
+impl AttemptSupervisor {
     pub async fn run(mut self) {
         let (gone, is_gone) = watch::channel(false);
         let mut inside = Inside::default();
@@ -53,7 +53,7 @@ impl Supervisor {
         // The guard has removed it already, unless it was killed.
         let _ = self.folder.close();
         // Whoever has dropped the attempt does not want to know.
-        let _ = self.events.send(Event::Ended(exit)).await;
+        let _ = self.events.send(AttemptEvent::Ended(exit)).await;
     }
 
     /// Nothing of the job runs yet, and when it does nobody listens here any more. A stranger with our rights that is
@@ -105,7 +105,7 @@ impl Supervisor {
             return Exit::NotStarted { why: "it was stopped before it began".to_owned() };
         }
         // If the guard is gone, so is its side of the connection, and we read that below.
-        let _ = output.write_all(&wire::line(&self.spec).expect("a spec is JSON")).await;
+        let _ = output.write_all(&wire::encode_line(&self.spec).expect("a spec is JSON")).await;
 
         let mut exit = None;
         let mut is_wanted = true;
@@ -115,7 +115,7 @@ impl Supervisor {
                     Ok(Some(line)) => match serde_json::from_str(&line) {
                         Ok(GuardMessage::Started { pid }) => self.started(pid, inside, &is_gone).await,
                         // A full queue holds output, which says as much.
-                        Ok(GuardMessage::Activity(_)) => drop(self.events.try_send(Event::Activity)),
+                        Ok(GuardMessage::Activity(_)) => drop(self.events.try_send(AttemptEvent::Activity)),
                         Ok(GuardMessage::Failed { kind, text }) => exit = Some(failed(kind, text)),
                         Ok(GuardMessage::Exited(how)) => exit = Some(exited(how)),
                         Err(_) => break,
@@ -124,8 +124,8 @@ impl Supervisor {
                 },
                 changed = self.orders.changed(), if is_wanted => {
                     is_wanted = changed.is_ok();
-                    let order = self.orders.borrow_and_update().unwrap_or(Order::Stop);
-                    let _ = output.write_all(&wire::line(&order).expect("an order is JSON")).await;
+                    let order = self.orders.borrow_and_update().unwrap_or(GuardOrder::Stop);
+                    let _ = output.write_all(&wire::encode_line(&order).expect("an order is JSON")).await;
                 }
             }
         }
@@ -145,14 +145,14 @@ impl Supervisor {
     /// Only now is its output read, so that this is the first event.
     async fn started(&mut self, pid: i32, inside: &mut Inside, is_gone: &watch::Receiver<bool>) {
         // Whoever has dropped the attempt does not want to know; that order is already on its way.
-        let _ = self.events.send(Event::Started { pid }).await;
+        let _ = self.events.send(AttemptEvent::Started { pid }).await;
         if let Some(pipe) = self.child.stdout.take() {
             let splitter = self.directives.then(Splitter::default);
-            let teller = Teller { stream: Stream::Stdout, splitter, events: self.events.clone() };
+            let teller = EventSender { stream: OutputStream::Stdout, splitter, events: self.events.clone() };
             inside.readers.push(tokio::spawn(read(pipe, teller, is_gone.clone(), self.is_closed.clone())));
         }
         if let Some(pipe) = self.child.stderr.take() {
-            let teller = Teller { stream: Stream::Stderr, splitter: None, events: self.events.clone() };
+            let teller = EventSender { stream: OutputStream::Stderr, splitter: None, events: self.events.clone() };
             inside.readers.push(tokio::spawn(read(pipe, teller, is_gone.clone(), self.is_closed.clone())));
         }
         if let Some(reports) = self.reports.take() {
@@ -198,9 +198,9 @@ impl Inside {
 /// Reads one stream of the command to its end, until the tree is gone and there is no more, or until nobody wants it.
 async fn read(
     mut pipe: impl AsyncRead + Unpin,
-    mut teller: Teller,
+    mut teller: EventSender,
     mut is_gone: watch::Receiver<bool>,
-    mut is_closed: watch::Receiver<Closed>,
+    mut is_closed: watch::Receiver<ClosedStreams>,
 ) {
     let stream = teller.stream;
     let mut buffer = vec![0; CHUNK_BYTES];
@@ -220,7 +220,7 @@ async fn read(
         };
         match read {
             Ok(0) | Err(_) => break,
-            Ok(bytes) if teller.tell(&buffer[..bytes]).await.is_err() => return,
+            Ok(bytes) if teller.send_output(&buffer[..bytes]).await.is_err() => return,
             Ok(_) => {}
         }
     }
@@ -233,21 +233,21 @@ async fn until(is_gone: &mut watch::Receiver<bool>) {
     let _ = is_gone.wait_for(|&is_gone| is_gone).await;
 }
 
-async fn until_closed(is_closed: &mut watch::Receiver<Closed>, stream: Stream) {
+async fn until_closed(is_closed: &mut watch::Receiver<ClosedStreams>, stream: OutputStream) {
     // An attempt that was dropped closes nothing: it ends as it was, and its output is read to its end.
     if is_closed.wait_for(|closed| closed.has(stream)).await.is_err() {
         std::future::pending().await
     }
 }
 
-struct Teller {
-    stream: Stream,
+struct EventSender {
+    stream: OutputStream,
     splitter: Option<Splitter>,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<AttemptEvent>,
 }
 
-impl Teller {
-    async fn tell(&mut self, bytes: &[u8]) -> Result<(), mpsc::error::SendError<Event>> {
+impl EventSender {
+    async fn send_output(&mut self, bytes: &[u8]) -> Result<(), mpsc::error::SendError<AttemptEvent>> {
         let mut pieces = Vec::new();
         match &mut self.splitter {
             Some(splitter) => splitter.push(bytes, &mut pieces),
@@ -256,7 +256,7 @@ impl Teller {
         self.send(pieces).await
     }
 
-    async fn finish(&mut self) -> Result<(), mpsc::error::SendError<Event>> {
+    async fn finish(&mut self) -> Result<(), mpsc::error::SendError<AttemptEvent>> {
         let mut pieces = Vec::new();
         if let Some(splitter) = &mut self.splitter {
             splitter.finish(&mut pieces);
@@ -264,12 +264,14 @@ impl Teller {
         self.send(pieces).await
     }
 
-    async fn send(&mut self, pieces: Vec<Piece>) -> Result<(), mpsc::error::SendError<Event>> {
+    async fn send(&mut self, pieces: Vec<Piece>) -> Result<(), mpsc::error::SendError<AttemptEvent>> {
         for piece in pieces {
             let event = match piece {
-                Piece::Output(bytes) => Event::Output { stream: self.stream, bytes },
-                Piece::Directive(Directive::Progress { done, total, note }) => Event::Progress { done, total, note },
-                Piece::Directive(Directive::Quiet(span)) => Event::Quiet(span),
+                Piece::Output(bytes) => AttemptEvent::Output { stream: self.stream, bytes },
+                Piece::Directive(Directive::Progress { done, total, note }) => {
+                    AttemptEvent::Progress { done, total, note }
+                }
+                Piece::Directive(Directive::Quiet(span)) => AttemptEvent::Quiet(span),
             };
             self.events.send(event).await?;
         }

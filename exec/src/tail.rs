@@ -7,19 +7,19 @@ pub const TAIL_BYTES: usize = 64 * 1024;
 
 /// Keeps the last bytes that it is given, and counts those before.
 #[derive(Debug, Clone)]
-pub struct Tail {
+pub struct TailBuffer {
     kept: VecDeque<u8>,
     limit: usize,
     dropped: u64,
 }
 
-impl Default for Tail {
+impl Default for TailBuffer {
     fn default() -> Self {
         Self::new(TAIL_BYTES)
     }
 }
 
-impl Tail {
+impl TailBuffer {
     pub fn new(limit: usize) -> Self {
         Self { kept: VecDeque::new(), limit, dropped: 0 }
     }
@@ -61,7 +61,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_end_is_kept_and_the_rest_counted(chunks in vec(vec(any::<u8>(), 0..30), 0..10), limit in 0_usize..40) {
-            let mut tail = Tail::new(limit);
+            let mut tail = TailBuffer::new(limit);
             for chunk in &chunks {
                 tail.push(chunk);
             }

@@ -58,7 +58,7 @@ pub fn all() -> Vec<Process> {
 ///
 /// This is no snapshot: one whose parent or sibling ends meanwhile may be missing this time.
 pub fn below(root: i32) -> Vec<Process> {
-    if !children_are_told() {
+    if !kernel_lists_children() {
         return descendants(root, &all());
     }
     // A process that has changed its parent meanwhile may be met twice.
@@ -79,7 +79,7 @@ pub fn below(root: i32) -> Vec<Process> {
 }
 
 /// Whether the kernel lists the children of a thread: not every kernel is built with that.
-fn children_are_told() -> bool {
+fn kernel_lists_children() -> bool {
     static TOLD: OnceLock<bool> = OnceLock::new();
     *TOLD.get_or_init(|| fs::exists("/proc/thread-self/children").unwrap_or(false))
 }

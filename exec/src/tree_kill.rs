@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use crate::tree::{self, Process};
-use crate::wire::Order;
+use crate::wire::GuardOrder;
 
 /// While killing: new processes may have been born between our look and our blow.
 const KILL_AGAIN: Duration = Duration::from_millis(10);
@@ -18,7 +18,7 @@ const REAP_AGAIN: Duration = Duration::from_millis(50);
 
 pub(crate) struct TreeKill {
     root: i32,
-    session: Session,
+    session: TreeSession,
     grace: Duration,
     phase: Phase,
     fds: Vec<OwnedFd>,
@@ -29,7 +29,7 @@ pub(crate) struct TreeKill {
 
 /// The session that the tree is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Session {
+pub(crate) enum TreeSession {
     /// The session of `root`, which has begun it. Whoever is in it, or in one begun by somebody in it, is in the tree.
     Own,
     /// A session of somebody else. Strangers may be in the same group.
@@ -44,8 +44,8 @@ enum Phase {
 
 impl TreeKill {
     /// Kills all descendants of `root`, which must be their subreaper, and reap between one push and the next.
-    pub fn new(root: i32, session: Session, order: Order, grace: Duration) -> Self {
-        let phase = if order == Order::Kill { Phase::Kill } else { Phase::Begin };
+    pub fn new(root: i32, session: TreeSession, order: GuardOrder, grace: Duration) -> Self {
+        let phase = if order == GuardOrder::Kill { Phase::Kill } else { Phase::Begin };
         Self { root, session, grace, phase, fds: Vec::new(), survivors: HashSet::new(), again: KILL_AGAIN }
     }
 
@@ -93,8 +93,8 @@ impl TreeKill {
     fn kill(&mut self) -> Duration {
         let descendants = self.descendants();
         let others = match self.session {
-            Session::Own => tree::read(self.root).into_iter().collect(),
-            Session::Shared => tree::all(),
+            TreeSession::Own => tree::read(self.root).into_iter().collect(),
+            TreeSession::Shared => tree::all(),
         };
         // A signal to a group is atomic: nothing in it can escape by forking faster than we read /proc.
         for group in own_groups(&others, &descendants) {

@@ -36,7 +36,7 @@ pub(crate) struct Spec {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Order {
+pub(crate) enum GuardOrder {
     /// SIGTERM to the whole tree, the grace, SIGKILL.
     Stop,
     /// SIGKILL at once.
@@ -67,7 +67,7 @@ pub(crate) enum ExitStatus {
     Signal(i32),
 }
 
-pub(crate) fn line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+pub(crate) fn encode_line<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)

@@ -4,7 +4,7 @@ mod rig;
 
 use std::time::Duration;
 
-use onward_exec::{Event, Exit, GuardProgram, Options, SpawnError, Stdin, Stream};
+use onward_exec::{AttemptEvent, Exit, GuardProgram, Options, OutputStream, SpawnError, Stdin};
 use rig::{All, all, options, sh, start};
 
 #[tokio::test]
@@ -52,12 +52,12 @@ async fn output_is_byte_exact() {
 async fn streams_are_kept_apart_and_started_comes_first() {
     let mut running = start(sh("echo out; echo err >&2"));
     let first = running.next().await;
-    assert!(matches!(first, Some(Event::Started { pid }) if pid > 1), "{first:?}");
+    assert!(matches!(first, Some(AttemptEvent::Started { pid }) if pid > 1), "{first:?}");
     let (mut out, mut err) = (Vec::new(), Vec::new());
     while let Some(event) = running.next().await {
         match event {
-            Event::Output { stream: Stream::Stdout, bytes } => out.extend(bytes),
-            Event::Output { stream: Stream::Stderr, bytes } => err.extend(bytes),
+            AttemptEvent::Output { stream: OutputStream::Stdout, bytes } => out.extend(bytes),
+            AttemptEvent::Output { stream: OutputStream::Stderr, bytes } => err.extend(bytes),
             _ => {}
         }
     }

@@ -5,7 +5,7 @@ mod rig;
 use std::path::Path;
 use std::process::Stdio;
 
-use onward_exec::Identity;
+use onward_exec::AttemptIdentity;
 use rig::{ESCAPE, LONG, Life, carriers, kill, mark, signal_to};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
@@ -78,8 +78,8 @@ async fn the_command_dies_with_worker_and_guard() {
     lives[0].gone().await;
 }
 
-fn successor(folder: &Path) -> Identity {
-    Identity { job: folder.display().to_string(), workflow: "main".into(), fence: 2 }
+fn successor(folder: &Path) -> AttemptIdentity {
+    AttemptIdentity { job: folder.display().to_string(), workflow: "main".into(), fence: 2 }
 }
 
 #[tokio::test]
@@ -110,9 +110,9 @@ async fn only_earlier_attempts_of_the_same_workflow_are_predecessors() {
     let successor = successor(folder.path());
     assert!(successor.has_predecessors().await);
     for other in [
-        Identity { fence: 1, ..successor.clone() },
-        Identity { workflow: "other".into(), ..successor.clone() },
-        Identity { job: "other".into(), ..successor.clone() },
+        AttemptIdentity { fence: 1, ..successor.clone() },
+        AttemptIdentity { workflow: "other".into(), ..successor.clone() },
+        AttemptIdentity { job: "other".into(), ..successor.clone() },
     ] {
         assert!(!other.has_predecessors().await, "{other:?}");
     }

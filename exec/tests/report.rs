@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use onward_exec::{Event, Exit, Options, Report, ReportError, Running, report};
+use onward_exec::{AttemptEvent, CommandReport, Exit, Options, ReportError, Running, report};
 use rig::{LONG, Life, line, rest, sh, start};
 use serde_json::value::RawValue;
 
@@ -18,7 +18,7 @@ async fn waiting() -> (Running, PathBuf) {
     (running, socket)
 }
 
-async fn say(socket: &std::path::Path, report: Report) -> Result<(), ReportError> {
+async fn say(socket: &std::path::Path, report: CommandReport) -> Result<(), ReportError> {
     let socket = socket.to_owned();
     tokio::task::spawn_blocking(move || report::send(&socket, &report)).await.expect("no panic")
 }
@@ -30,15 +30,17 @@ fn json(text: &str) -> Box<RawValue> {
 #[tokio::test]
 async fn reports_become_events() {
     let (running, socket) = waiting().await;
-    say(&socket, Report::Progress { done: 3, total: Some(10), note: Some("third".to_owned()) }).await.expect("taken");
-    say(&socket, Report::Quiet { for_ms: 2500 }).await.expect("taken");
-    say(&socket, Report::Result(json(r#"{"b": 1.10}"#))).await.expect("taken");
+    say(&socket, CommandReport::Progress { done: 3, total: Some(10), note: Some("third".to_owned()) })
+        .await
+        .expect("taken");
+    say(&socket, CommandReport::Quiet { for_ms: 2500 }).await.expect("taken");
+    say(&socket, CommandReport::Result(json(r#"{"b": 1.10}"#))).await.expect("taken");
     running.stop();
     let seen = rest(running).await;
     assert_eq!(seen.progress, [(3, Some(10), Some("third".to_owned()))]);
     assert_eq!(seen.quiet, [Duration::from_millis(2500)]);
     assert_eq!(seen.results, [r#"{"b": 1.10}"#]);
-    let error = say(&socket, Report::Quiet { for_ms: 1 }).await.expect_err("the attempt is over");
+    let error = say(&socket, CommandReport::Quiet { for_ms: 1 }).await.expect_err("the attempt is over");
     assert!(error.to_string().contains("only inside a job"), "{error}");
 }
 
@@ -46,10 +48,10 @@ async fn reports_become_events() {
 async fn a_result_too_large_is_refused_on_either_side() {
     let (running, socket) = waiting().await;
     let large = json(&format!("\"{}\"", "x".repeat(report::MAX_RESULT_BYTES)));
-    let error = say(&socket, Report::Result(large.clone())).await.expect_err("too large");
+    let error = say(&socket, CommandReport::Result(large.clone())).await.expect_err("too large");
     assert!(error.to_string().contains("store it elsewhere"), "{error}");
     let fits = json(&format!("\"{}\"", "x".repeat(report::MAX_RESULT_BYTES - 2)));
-    say(&socket, Report::Result(fits)).await.expect("just fits");
+    say(&socket, CommandReport::Result(fits)).await.expect("just fits");
     running.stop();
     assert_eq!(rest(running).await.results.len(), 1);
 }
@@ -79,11 +81,11 @@ async fn a_job_cannot_speak_as_its_guard_or_to_it() {
     let next = loop {
         match running.next().await {
             // That the command was at work is no word of anybody.
-            Some(Event::Activity) => {}
+            Some(AttemptEvent::Activity) => {}
             next => break next,
         }
     };
-    assert!(matches!(next, Some(Event::Quiet(span)) if span == Duration::from_millis(7)), "{next:?}");
+    assert!(matches!(next, Some(AttemptEvent::Quiet(span)) if span == Duration::from_millis(7)), "{next:?}");
     running.stop();
     assert_eq!(rest(running).await.exit, Exit::Signal(15));
 }
@@ -94,7 +96,7 @@ async fn activity(script: &str, sample_every: Option<Duration>, enough: usize) -
     let mut seen = 0;
     let count = async {
         while let Some(event) = running.next().await {
-            seen += usize::from(matches!(event, Event::Activity));
+            seen += usize::from(matches!(event, AttemptEvent::Activity));
             if seen == enough {
                 return;
             }
@@ -119,7 +121,7 @@ async fn until_it_is(life: Life, program: &str, state: char) {
 async fn rests(running: &mut Running) {
     let looking = async {
         while let Ok(event) = tokio::time::timeout(Duration::from_secs(1), running.next()).await {
-            assert!(matches!(event, Some(Event::Activity)), "{event:?}");
+            assert!(matches!(event, Some(AttemptEvent::Activity)), "{event:?}");
         }
     };
     tokio::time::timeout(LONG, looking).await.expect("no more activity");

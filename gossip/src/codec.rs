@@ -14,7 +14,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use bytes::{Buf, BufMut, TryGetError};
 use foca::{Header, Member, Message, State};
 
-use crate::identity::{Label, MAX_LABEL_BYTES, NodeIdentity, Role};
+use crate::identity::{MAX_LABEL_BYTES, NodeIdentity, NodeLabel, Role};
 
 const IPV6: u8 = 0x10;
 const HAS_DATACENTER: u8 = 0x20;
@@ -206,7 +206,7 @@ pub(crate) fn get_address(is_v6: bool, buf: &mut impl Buf) -> Result<SocketAddr,
     Ok(SocketAddr::new(ip, buf.try_get_u16()?))
 }
 
-fn get_label(buf: &mut impl Buf) -> Result<Label, CodecError> {
+fn get_label(buf: &mut impl Buf) -> Result<NodeLabel, CodecError> {
     const WHAT: CodecError = CodecError::OutOfRange("a name");
     let length = usize::from(buf.try_get_u8()?);
     if length > MAX_LABEL_BYTES {
@@ -215,7 +215,7 @@ fn get_label(buf: &mut impl Buf) -> Result<Label, CodecError> {
     let mut bytes = [0; MAX_LABEL_BYTES];
     buf.try_copy_to_slice(&mut bytes[..length])?;
     let text = core::str::from_utf8(&bytes[..length]).map_err(|_| WHAT)?;
-    Label::new(text).map_err(|_| WHAT)
+    NodeLabel::new(text).map_err(|_| WHAT)
 }
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ mod tests {
     use foca::Codec;
 
     fn identity(address: &str, role: Role, datacenter: Option<&str>, name: &str) -> NodeIdentity {
-        let label = |text| Label::new(text).unwrap();
+        let label = |text| NodeLabel::new(text).unwrap();
         let mut one = NodeIdentity::new(address.parse().unwrap(), role, datacenter.map(label), label(name), 1 << 40);
         one.renewals = 3;
         one

@@ -130,7 +130,7 @@ impl Seal {
 
 /// The parts of a datagram of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Opened<'a> {
+pub struct DatagramParts<'a> {
     pub counter: u64,
     /// Health, then foca's bytes.
     pub body: &'a [u8],
@@ -155,7 +155,7 @@ impl Seals {
         bytes
     }
 
-    pub fn open<'a>(&self, bytes: &'a [u8]) -> Result<Opened<'a>, DropReason> {
+    pub fn open<'a>(&self, bytes: &'a [u8]) -> Result<DatagramParts<'a>, DropReason> {
         if bytes.len() > MAX_DATAGRAM_BYTES {
             return Err(DropReason::Oversized);
         }
@@ -169,7 +169,7 @@ impl Seals {
             return Err(DropReason::WrongKey);
         }
         let counter = u64::from_be_bytes(head[COUNTER_AT..].try_into().expect("the counter has eight bytes"));
-        Ok(Opened { counter, body })
+        Ok(DatagramParts { counter, body })
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn what_was_sealed_is_opened_by_whoever_has_the_key_as_first_or_second() {
         let datagram = sealed(&seals(1, None), 42, b"hello");
-        let opened = Opened { counter: 42, body: b"hello" };
+        let opened = DatagramParts { counter: 42, body: b"hello" };
         for (keys, expected) in [
             (seals(1, None), Ok(opened)),
             (seals(2, Some(1)), Ok(opened)),

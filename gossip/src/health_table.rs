@@ -14,7 +14,7 @@ use crate::identity::NodeIdentity;
 
 /// The last report of one node.
 #[derive(Clone, Debug)]
-pub(crate) struct Heard {
+pub(crate) struct HealthRow {
     pub(crate) incarnation: u64,
     pub(crate) report: HealthReport,
     pub(crate) at: Mono,
@@ -29,7 +29,7 @@ pub(crate) struct HealthTable {
     pub(crate) now: Mono,
     own: SocketAddr,
     max: usize,
-    heard: BTreeMap<SocketAddr, Heard>,
+    heard: BTreeMap<SocketAddr, HealthRow>,
 }
 
 impl HealthTable {
@@ -41,7 +41,7 @@ impl HealthTable {
             Some(known) => known.passed_on,
             None => (0, 0),
         };
-        self.heard.insert(from, Heard { incarnation, report, at: self.now, passed_on });
+        self.heard.insert(from, HealthRow { incarnation, report, at: self.now, passed_on });
     }
 
     /// The same from a broadcast. Whether that is to be passed on: once, and not after a newer one.
@@ -54,7 +54,7 @@ impl HealthTable {
         is_news
     }
 
-    pub(crate) fn get(&self, of: &NodeIdentity) -> Option<&Heard> {
+    pub(crate) fn get(&self, of: &NodeIdentity) -> Option<&HealthRow> {
         self.heard.get(&of.address).filter(|heard| heard.incarnation == of.incarnation)
     }
 

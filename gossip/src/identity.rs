@@ -13,14 +13,14 @@ pub const MAX_LABEL_BYTES: usize = 63;
 /// The name of a node or of a datacenter: letters, digits, `.`, `_` and `-`, so that it can stand in a certificate, in
 /// a URL and in a host name as it is.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Label(Arc<str>);
+pub struct NodeLabel(Arc<str>);
 
 /// Text that cannot be the name of a node or of a datacenter.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("must be 1 to {MAX_LABEL_BYTES} letters, digits, `.`, `_` or `-`, and begin with a letter or a digit")]
 pub struct NotALabel;
 
-impl Label {
+impl NodeLabel {
     pub fn new(text: &str) -> Result<Self, NotALabel> {
         let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         let begins_well = text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
@@ -36,7 +36,7 @@ impl Label {
     }
 }
 
-impl FromStr for Label {
+impl FromStr for NodeLabel {
     type Err = NotALabel;
 
     fn from_str(text: &str) -> Result<Self, NotALabel> {
@@ -44,13 +44,13 @@ impl FromStr for Label {
     }
 }
 
-impl fmt::Display for Label {
+impl fmt::Display for NodeLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for Label {
+impl fmt::Debug for NodeLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", &*self.0)
     }
@@ -102,8 +102,8 @@ pub struct NodeIdentity {
     pub address: SocketAddr,
     pub role: Role,
     /// A gate has none.
-    pub datacenter: Option<Label>,
-    pub name: Label,
+    pub datacenter: Option<NodeLabel>,
+    pub name: NodeLabel,
     /// The life of the process. The number rises from one life to the next; whoever starts a node sees to that.
     pub incarnation: u64,
     /// The number of times that this life was declared down by the others and came back.
@@ -114,8 +114,8 @@ impl NodeIdentity {
     pub const fn new(
         address: SocketAddr,
         role: Role,
-        datacenter: Option<Label>,
-        name: Label,
+        datacenter: Option<NodeLabel>,
+        name: NodeLabel,
         incarnation: u64,
     ) -> Self {
         Self { address, role, datacenter, name, incarnation, renewals: 0 }
@@ -123,7 +123,7 @@ impl NodeIdentity {
 
     /// An unknown node at this address: the addressee of a first announcement.
     pub(crate) fn unknown_at(address: SocketAddr) -> Self {
-        Self::new(address, Role::Manager, None, Label("unknown".into()), 0)
+        Self::new(address, Role::Manager, None, NodeLabel("unknown".into()), 0)
     }
 
     pub const fn renewals(&self) -> u32 {
@@ -186,17 +186,17 @@ mod tests {
     use foca::Identity;
 
     fn node(role: Role, datacenter: Option<&str>, incarnation: u64) -> NodeIdentity {
-        let label = |text| Label::new(text).unwrap();
+        let label = |text| NodeLabel::new(text).unwrap();
         NodeIdentity::new("127.0.0.1:7400".parse().unwrap(), role, datacenter.map(label), label("a"), incarnation)
     }
 
     #[test]
     fn labels_can_stand_in_a_url() {
         for good in ["a", "dc-a", "m1.example_x", "7", &"x".repeat(MAX_LABEL_BYTES)] {
-            assert_eq!(Label::new(good).map(|label| label.as_str().to_owned()), Ok(good.to_owned()));
+            assert_eq!(NodeLabel::new(good).map(|label| label.as_str().to_owned()), Ok(good.to_owned()));
         }
         for bad in ["", "-a", ".a", "a/b", "a b", "ä", "a\n", &"x".repeat(MAX_LABEL_BYTES + 1)] {
-            assert_eq!(Label::new(bad), Err(NotALabel), "{bad}");
+            assert_eq!(NodeLabel::new(bad), Err(NotALabel), "{bad}");
         }
     }
 

@@ -27,7 +27,7 @@ pub mod view;
 
 pub use datagram::{DropCounts, DropReason, MAX_DATAGRAM_BYTES};
 pub use health::NodeHealth;
-pub use identity::{Label, NodeIdentity, Ring, Role};
+pub use identity::{NodeIdentity, NodeLabel, Ring, Role};
 pub use key::{ClusterKey, ClusterKeys, KeyError};
 pub use machine::{Effect, Gossip, GossipRule, Input};
-pub use view::{Disagreement, MemberState, MemberView, View};
+pub use view::{Disagreement, MemberState, MemberView, RingView};

@@ -33,7 +33,7 @@ use crate::identity::{NodeIdentity, Ring};
 use crate::key::ClusterKeys;
 use crate::replay::Replays;
 use crate::stretch::Stretch;
-use crate::view::{MemberState, MemberView, View, disagreements};
+use crate::view::{MemberState, MemberView, RingView, disagreements};
 
 /// The most members that are known, those that are down included. A datagram may go beyond it by the few that it names.
 pub const MAX_MEMBERS: usize = 4_096;
@@ -467,7 +467,7 @@ impl Gossip {
     }
 
     /// The ring as this node sees it at the moment.
-    pub fn view(&self, now: Mono) -> View {
+    pub fn view(&self, now: Mono) -> RingView {
         let table = self.health.lock();
         let member = |record: &Record| {
             let heard = table.get(&record.identity);
@@ -481,7 +481,7 @@ impl Gossip {
         };
         let mut members: Vec<MemberView> = self.records.values().map(member).collect();
         members.sort_by(|one, other| one.identity.name.cmp(&other.identity.name));
-        View {
+        RingView {
             ring: self.ring,
             own: self.identity().clone(),
             own_health: self.own.health,

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use crate::datagram::DropCounts;
 use crate::health::{HealthReport, NodeHealth, address_hash};
-use crate::identity::{Label, NodeIdentity, Ring};
+use crate::identity::{NodeIdentity, NodeLabel, Ring};
 
 /// The standing of a member with the node that looks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -59,13 +59,13 @@ pub struct MemberView {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Disagreement {
     pub about: NodeIdentity,
-    pub doubted_by: Vec<Label>,
-    pub trusted_by: Vec<Label>,
+    pub doubted_by: Vec<NodeLabel>,
+    pub trusted_by: Vec<NodeLabel>,
 }
 
 /// The whole ring, at one instant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct View {
+pub struct RingView {
     pub ring: Ring,
     pub own: NodeIdentity,
     pub own_health: NodeHealth,
@@ -81,7 +81,7 @@ pub struct View {
     pub drops: DropCounts,
 }
 
-impl View {
+impl RingView {
     pub fn member(&self, address: SocketAddr) -> Option<&MemberView> {
         self.members.iter().find(|member| member.identity.address == address)
     }
@@ -128,7 +128,7 @@ mod tests {
 
     fn identity(number: u16) -> NodeIdentity {
         let address = SocketAddr::from(([127, 0, 0, 1], number));
-        let name = Label::new(&format!("m{number}")).unwrap();
+        let name = NodeLabel::new(&format!("m{number}")).unwrap();
         NodeIdentity::new(address, Role::Manager, None, name, 1)
     }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn told(members: &[MemberView]) -> Vec<String> {
-        let names = |labels: &[Label]| labels.iter().map(Label::as_str).collect::<Vec<_>>().join("+");
+        let names = |labels: &[NodeLabel]| labels.iter().map(NodeLabel::as_str).collect::<Vec<_>>().join("+");
         let found = disagreements(&identity(1), members);
         found
             .iter()

@@ -81,7 +81,7 @@ fn submissions(count: usize) -> Vec<StampedEvent> {
     (0..count).map(stamped).collect()
 }
 
-struct Appended {
+struct AppendTimes {
     /// Batches a second.
     rate: f64,
     /// Processor time of one batch.
@@ -89,7 +89,7 @@ struct Appended {
     longest: Duration,
 }
 
-fn append_rate(folder: &Path, events: &[StampedEvent]) -> Result<Appended, Box<dyn Error>> {
+fn append_rate(folder: &Path, events: &[StampedEvent]) -> Result<AppendTimes, Box<dyn Error>> {
     let mut log = EmbeddedLog::open(folder)?;
     let term = log.seize_seat()?.term.get();
     let (mut next, mut longest, cpu) = (1, Duration::ZERO, cpu_us()?);
@@ -102,7 +102,7 @@ fn append_rate(folder: &Path, events: &[StampedEvent]) -> Result<Appended, Box<d
         now = Instant::now();
     }
     let batches = (next - 1) as f64 / events.len() as f64;
-    Ok(Appended { rate: batches / began.elapsed().as_secs_f64(), cpu_us: (cpu_us()? - cpu) / batches, longest })
+    Ok(AppendTimes { rate: batches / began.elapsed().as_secs_f64(), cpu_us: (cpu_us()? - cpu) / batches, longest })
 }
 
 /// The processor time that this process has used so far, by the kernel's count of hundredths of a second.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use onward_core::fence::Term;
 
-use crate::{Blob, Digest, Error};
+use crate::{Blob, BlobDigest, Error};
 
 #[derive(Clone, Copy, Debug)]
 pub struct ArchivedJob<'a> {
@@ -26,7 +26,7 @@ pub struct ArchivedJob<'a> {
 
 /// The findings of one scan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Scanned {
+pub struct ScanPage {
     /// The newest first.
     pub rows: Vec<(u128, Vec<u8>)>,
     /// Set if there are older jobs, which a bound has kept out.
@@ -47,11 +47,11 @@ pub trait Archive: Send + Sync + core::fmt::Debug {
     fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error>;
 
     /// Content of a job, by its digest.
-    fn blob(&self, id: u128, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;
+    fn blob(&self, id: u128, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error>;
 
     /// Rows from the newest id before `before` downwards: at most `max_rows`, and no more once they have `max_bytes`,
     /// but one at least if there is one.
-    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Scanned, Error>;
+    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<ScanPage, Error>;
 
     /// The number of jobs.
     fn count(&self) -> Result<u64, Error>;

@@ -29,7 +29,7 @@ use ::redb::{
 };
 
 use crate::engines::embedded::archive;
-use crate::engines::embedded::fault::{Fault, found_while_open};
+use crate::engines::embedded::fault::{StoreFault, found_while_open};
 use crate::engines::embedded::folder::{self, ARCHIVE, LOG, Names, RESTORING, about};
 use crate::engines::embedded::journal;
 use crate::engines::embedded::rows::{self, corrupt, known_format};
@@ -141,13 +141,13 @@ fn write(
     changes::make_private(to).map_err(|error| about(to, &error))?;
     let opened = Database::builder().set_cache_size(CACHE_BYTES).create(to);
     let database = opened.map_err(|error| found_while_open(error, &shown(to)))?;
-    let mut copied = || -> Result<(Damage, u64), Fault> {
+    let mut copied = || -> Result<(Damage, u64), StoreFault> {
         let (total, mut done) = (count(log)? + count(archive)?, 0);
         let mut tell = |rows| {
             done += rows;
             progress(done, total)
         };
-        go_on(tell(0))?;
+        stop_if_given_up(tell(0))?;
         let mut of_log = Copy::new(log, &database, ("", LOG_PREFIX), &mut tell);
         of_log.log()?;
         let (log_rows, mut damage) = (of_log.rows, of_log.damage);
@@ -172,15 +172,15 @@ fn write(
         transaction.commit()?;
         Ok((damage, total))
     };
-    let (damage, total) = copied().map_err(Fault::into_error)?;
+    let (damage, total) = copied().map_err(StoreFault::into_error)?;
     drop(database);
     changes::sync(to).map_err(|error| about(to, &error))?;
     // The file is a backup from here on, if that is still wanted.
-    go_on(progress(total, total)).map_err(Fault::into_error)?;
+    stop_if_given_up(progress(total, total)).map_err(StoreFault::into_error)?;
     Ok(damage)
 }
 
-fn go_on(told: ControlFlow<()>) -> Result<(), Fault> {
+fn stop_if_given_up(told: ControlFlow<()>) -> Result<(), StoreFault> {
     match told {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(Error::GivenUp.into()),
@@ -189,7 +189,7 @@ fn go_on(told: ControlFlow<()>) -> Result<(), Fault> {
 
 /// The results of a restore, besides the folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Restored {
+pub struct RestoreSummary {
     /// Further files that were put into the backup.
     pub extras: Vec<(String, Vec<u8>)>,
     /// Content that was damaged in the backup, and is so in the folder.
@@ -202,9 +202,9 @@ pub struct Restored {
 ///
 /// A crash before the end leaves a folder that neither log nor archive opens ([`Error::HalfRestored`]) and that can be
 /// restored into again.
-pub fn restore(from: &Path, folder: &Path, on_loss: OnLoss) -> Result<Restored, Error> {
+pub fn restore(from: &Path, folder: &Path, on_loss: OnLoss) -> Result<RestoreSummary, Error> {
     let database = opened(from)?;
-    let source = database.begin_read().map_err(|error| Fault::from(error).into_error())?;
+    let source = database.begin_read().map_err(|error| StoreFault::from(error).into_error())?;
     let extras = checked(&source, from)?;
 
     let _locks = (LOG.lock(folder)?, ARCHIVE.lock(folder)?);
@@ -242,7 +242,7 @@ pub fn restore(from: &Path, folder: &Path, on_loss: OnLoss) -> Result<Restored, 
     };
     let done = changes::remove_if_there(&marker).and_then(|()| changes::sync(folder));
     done.map_err(|error| Error::Unknown { cause: format!("{}: {error}", folder.display()) })?;
-    Ok(Restored { extras, damage })
+    Ok(RestoreSummary { extras, damage })
 }
 
 fn emptied(folder: &Path) -> io::Result<()> {
@@ -259,7 +259,7 @@ fn fill(
     source: &ReadTransaction,
     folder: &Path,
     names: Names,
-    tables: impl FnOnce(&mut Copy<'_>) -> Result<(), Fault>,
+    tables: impl FnOnce(&mut Copy<'_>) -> Result<(), StoreFault>,
     prefix: &str,
 ) -> Result<Damage, Error> {
     let failed = |error| about(folder, &error);
@@ -270,7 +270,7 @@ fn fill(
     changes::make_private(&unfinished).map_err(failed)?;
     let made = Database::builder().set_cache_size(CACHE_BYTES).create(&unfinished);
     let database = made.map_err(|error| found_while_open(error, &shown(folder)))?;
-    let copied = || -> Result<Damage, Fault> {
+    let copied = || -> Result<Damage, StoreFault> {
         let mut quiet = |_| ControlFlow::Continue(());
         let mut copy = Copy::new(source, &database, (prefix, ""), &mut quiet);
         tables(&mut copy)?;
@@ -286,7 +286,7 @@ fn fill(
         }
         Ok(copy.damage)
     };
-    let damage = copied().map_err(Fault::into_error)?;
+    let damage = copied().map_err(StoreFault::into_error)?;
     drop(database);
     changes::rename(&unfinished, &file).map_err(failed)?;
     Ok(damage)
@@ -294,7 +294,7 @@ fn fill(
 
 /// Leaves the seat: its holder in the log that was copied does not hold that of the copy, and its journal stays where
 /// it was.
-fn leave_the_seat(database: &Database) -> Result<(), Fault> {
+fn leave_the_seat(database: &Database) -> Result<(), StoreFault> {
     let transaction = database.begin_write()?;
     let mut facts = transaction.open_table(rows::FACTS)?;
     let term = facts.get(rows::TERM)?.map_or(0, |term| term.value());
@@ -332,9 +332,9 @@ fn checked(source: &ReadTransaction, from: &Path) -> Result<Vec<(String, Vec<u8>
         Err(TableError::TableDoesNotExist(_) | TableError::TableTypeMismatch { .. }) => {
             return Err(Error::NotABackup { path: shown(from), found: what_it_is(source)? });
         }
-        Err(error) => return Err(Fault::from(error).into_error()),
+        Err(error) => return Err(StoreFault::from(error).into_error()),
     };
-    let read = || -> Result<Vec<(String, Vec<u8>)>, Fault> {
+    let read = || -> Result<Vec<(String, Vec<u8>)>, StoreFault> {
         known_format(facts.get(FORMAT)?.map(|format| format.value()), KNOWN)?;
         for (prefix, name, known) in
             [(LOG_PREFIX, rows::FORMAT, rows::KNOWN), (ARCHIVE_PREFIX, archive::FORMAT, archive::KNOWN)]
@@ -351,11 +351,11 @@ fn checked(source: &ReadTransaction, from: &Path) -> Result<Vec<(String, Vec<u8>
         }
         Ok(found)
     };
-    read().map_err(Fault::into_error)
+    read().map_err(StoreFault::into_error)
 }
 
 fn what_it_is(source: &ReadTransaction) -> Result<String, Error> {
-    let tables = source.list_tables().map_err(|error| Fault::from(error).into_error())?;
+    let tables = source.list_tables().map_err(|error| StoreFault::from(error).into_error())?;
     let names: Vec<String> = tables.map(|table| table.name().to_owned()).collect();
     let has = |name: &str| names.iter().any(|found| found == name);
     Ok(if has(rows::BATCHES.name()) {

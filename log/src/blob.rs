@@ -6,19 +6,19 @@ use std::sync::Arc;
 use crate::Error;
 
 /// The SHA-256 of a blob's content, by which it is found. The log takes its writer's word for it.
-pub type Digest = [u8; 32];
+pub type BlobDigest = [u8; 32];
 
 /// Content that is stored with a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Blob<'a> {
-    pub digest: Digest,
+    pub digest: BlobDigest,
     pub bytes: &'a [u8],
 }
 
 /// A blob on its way: see [`GroupCommit`](crate::GroupCommit).
 #[derive(Clone, PartialEq, Eq)]
 pub struct OwnedBlob {
-    pub digest: Digest,
+    pub digest: BlobDigest,
     pub bytes: Arc<[u8]>,
 }
 
@@ -31,18 +31,18 @@ impl OwnedBlob {
 /// Reads blobs from any thread, also while a commit is under way, and without waiting for it. It keeps the log open,
 /// as a handle does.
 #[derive(Clone)]
-pub struct BlobReader(Arc<Read>);
+pub struct BlobReader(Arc<BlobLookup>);
 
-type Read = dyn Fn(&Digest) -> Result<Option<Vec<u8>>, Error> + Send + Sync;
+type BlobLookup = dyn Fn(&BlobDigest) -> Result<Option<Vec<u8>>, Error> + Send + Sync;
 
 impl BlobReader {
     /// A reader that asks this function.
-    pub fn new(read: impl Fn(&Digest) -> Result<Option<Vec<u8>>, Error> + Send + Sync + 'static) -> Self {
+    pub fn new(read: impl Fn(&BlobDigest) -> Result<Option<Vec<u8>>, Error> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
 
     /// The content, as [`Log::blob`](crate::Log::blob) gives it.
-    pub fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    pub fn blob(&self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         (self.0)(digest)
     }
 }
@@ -66,7 +66,7 @@ impl fmt::Debug for OwnedBlob {
     }
 }
 
-fn shown(f: &mut fmt::Formatter<'_>, digest: &Digest, bytes: usize) -> fmt::Result {
+fn shown(f: &mut fmt::Formatter<'_>, digest: &BlobDigest, bytes: usize) -> fmt::Result {
     let [a, b, c, d, ..] = digest;
     write!(f, "Blob({a:02x}{b:02x}{c:02x}{d:02x}…, {bytes} bytes)")
 }

@@ -88,7 +88,7 @@ pub mod faults {
 
     /// Which changes fail, and how.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub struct Fault {
+    pub struct ChangeFault {
         /// The first change that fails, counted from 1.
         from: u64,
         times: u64,
@@ -101,7 +101,7 @@ pub mod faults {
     const ENOSPC: i32 = 28;
 
     thread_local! {
-        static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
+        static FAULT: Cell<Option<ChangeFault>> = const { Cell::new(None) };
         static COUNT: Cell<u64> = const { Cell::new(0) };
         static IS_HEALED: Cell<bool> = const { Cell::new(true) };
         static AT_RANDOM: RefCell<Option<AtRandom>> = const { RefCell::new(None) };
@@ -119,7 +119,7 @@ pub mod faults {
         }
         COUNT.set(COUNT.get() + 1);
         match FAULT.get() {
-            Some(Fault { from, times, errno, is_short }) if COUNT.get() >= from && COUNT.get() - from < times => {
+            Some(ChangeFault { from, times, errno, is_short }) if COUNT.get() >= from && COUNT.get() - from < times => {
                 IS_SHORT.set(is_short);
                 Err(io::Error::from_raw_os_error(errno))
             }
@@ -209,8 +209,8 @@ pub mod faults {
     /// Runs `work` once without a fault, and then once for each change that it makes and each way in which that one can
     /// fail: once, twice, or from then on; with and without a part of what was to be written. Changes after [`heal`] and
     /// within [`healed`] do not fail.
-    pub fn each(work: impl Fn(Fault)) {
-        let case = |fault: Fault| {
+    pub fn each(work: impl Fn(ChangeFault)) {
+        let case = |fault: ChangeFault| {
             FAULT.set(Some(fault));
             COUNT.set(0);
             IS_HEALED.set(false);
@@ -218,12 +218,12 @@ pub mod faults {
             IS_HEALED.set(true);
             COUNT.get()
         };
-        let all = case(Fault { from: 1, times: 0, errno: EIO, is_short: false });
+        let all = case(ChangeFault { from: 1, times: 0, errno: EIO, is_short: false });
         assert!(all > 0, "nothing is changed");
         for from in 1..=all {
             for times in [1, 2, u64::MAX] {
                 for (errno, is_short) in [(EIO, false), (ENOSPC, true)] {
-                    case(Fault { from, times, errno, is_short });
+                    case(ChangeFault { from, times, errno, is_short });
                 }
             }
         }

@@ -9,7 +9,7 @@ pub mod archive;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::{BatchId, BatchKey, Blob, BlobReader, Digest, Error, Log, Row, Snapshot, Tail};
+use crate::{BatchId, BatchKey, Blob, BlobDigest, BlobReader, Error, Log, LogRow, Snapshot, Tail};
 
 /// An engine under test: handles on one log, and the log as another process finds it later.
 pub trait Bed {
@@ -89,7 +89,7 @@ fn append(log: &mut impl Log, key: BatchKey, count: usize) -> Result<(), Error> 
 /// `bytes`: those of a row of so many events that begins there.
 fn append_with(log: &mut impl Log, key: BatchKey, bytes: (u64, usize), blobs: &[Blob<'_>]) -> Result<(), Error> {
     let body = body(bytes.0, bytes.1);
-    log.append(key, Row { count: bytes.1 as u32, body: &body }, blobs)
+    log.append(key, LogRow { count: bytes.1 as u32, body: &body }, blobs)
 }
 
 fn batch(term: Term, first: u64, count: usize) -> (BatchKey, usize, Vec<u8>) {
@@ -399,7 +399,7 @@ pub fn a_truncated_log_goes_on_after_a_restart<B: Bed>() {
     assert_eq!(log.read(Seq(8), 9).unwrap().len(), 1);
 }
 
-fn digest(name: u8) -> Digest {
+fn digest(name: u8) -> BlobDigest {
     [name; 32]
 }
 
@@ -465,7 +465,7 @@ pub fn a_blob_that_is_there_is_put_again_without_harm<B: Bed>() {
 pub fn blobs_are_listed_in_order_from_anywhere<B: Bed>() {
     let mut log = B::new().handle();
     let term = filled(&mut log, &[1]);
-    assert_eq!(log.blobs(None, 9).unwrap(), Vec::<Digest>::new());
+    assert_eq!(log.blobs(None, 9).unwrap(), Vec::<BlobDigest>::new());
     with_blobs(&mut log, term, &[(7, 70_000), (3, 1), (5, 200_000), (1, 4096)]).unwrap();
     let listed = |names: &[u8]| names.iter().copied().map(digest).collect::<Vec<_>>();
     assert_eq!(log.blobs(None, 9).unwrap(), listed(&[1, 3, 5, 7]));

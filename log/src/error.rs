@@ -83,15 +83,15 @@ const NO_CHANGE: &str = ". Nothing was ";
 
 /// Whether the log may have changed by the call that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Changed {
+pub enum LogChange {
     No,
     Maybe,
 }
 
 impl Error {
-    pub const fn changed(&self) -> Changed {
+    pub const fn changed(&self) -> LogChange {
         match self {
-            Self::Unknown { .. } => Changed::Maybe,
+            Self::Unknown { .. } => LogChange::Maybe,
             Self::StaleTerm { .. }
             | Self::SeatTaken { .. }
             | Self::WrongSequence { .. }
@@ -112,7 +112,7 @@ impl Error {
             | Self::NotABackup { .. }
             | Self::DamagedBackup { .. }
             | Self::Occupied { .. }
-            | Self::HalfRestored { .. } => Changed::No,
+            | Self::HalfRestored { .. } => LogChange::No,
         }
     }
 }
@@ -186,7 +186,7 @@ mod tests {
             Error::HalfRestored { folder: text() },
         ] {
             let says_no = error.to_string().contains("Nothing was ");
-            assert_eq!(says_no, error.changed() == Changed::No, "{error}");
+            assert_eq!(says_no, error.changed() == LogChange::No, "{error}");
             assert!(!error.cause().contains("stored") && !error.cause().contains("Nothing was"), "{}", error.cause());
         }
     }

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::{BatchId, BatchKey, Blob, OwnedBlob, Row};
+use crate::{BatchId, BatchKey, Blob, LogRow, OwnedBlob};
 
 #[derive(Debug)]
 pub struct GroupCommit {
@@ -34,9 +34,9 @@ pub struct GroupCommit {
 
 /// A group to append: see [`Log::append`](crate::Log::append).
 #[derive(Clone, PartialEq, Debug)]
-pub struct Group<'a> {
+pub struct AppendGroup<'a> {
     pub key: BatchKey,
-    pub row: Row<'a>,
+    pub row: LogRow<'a>,
     pub blobs: Vec<Blob<'a>>,
 }
 
@@ -91,7 +91,7 @@ impl GroupCommit {
     }
 
     /// The batch to append now; `None` while one is under way, or if nothing waits.
-    pub fn begin(&mut self) -> Option<Group<'_>> {
+    pub fn begin(&mut self) -> Option<AppendGroup<'_>> {
         if self.is_under_way() || self.waiting.events == 0 {
             return None;
         }
@@ -116,7 +116,7 @@ impl GroupCommit {
     }
 
     /// The batch under way once more, for an append whose answer was lost.
-    pub fn again(&self) -> Option<Group<'_>> {
+    pub fn again(&self) -> Option<AppendGroup<'_>> {
         if !self.is_under_way() {
             return None;
         }
@@ -124,7 +124,7 @@ impl GroupCommit {
         let key = BatchKey { term: self.term, id: BatchId(self.first.0), first: self.first };
         let count = u32::try_from(self.under_way.events).expect("a batch is bounded, and a push is smaller than that");
         let blobs = self.under_way.blobs.iter().map(OwnedBlob::as_blob).collect();
-        Some(Group { key, row: Row { count, body: &self.under_way.body }, blobs })
+        Some(AppendGroup { key, row: LogRow { count, body: &self.under_way.body }, blobs })
     }
 
     /// The batch under way is durable. Gives the sequence number up to which everything is.
@@ -232,8 +232,8 @@ mod tests {
         let key = group.begin().unwrap().key;
         assert_eq!((key.term, key.first), (Term::new(7), Seq(6)));
         push(&mut group, 2..3);
-        let row = Row { count: 2, body: &names(0..2) };
-        assert_eq!(group.again(), Some(Group { key, row, blobs: Vec::new() }));
+        let row = LogRow { count: 2, body: &names(0..2) };
+        assert_eq!(group.again(), Some(AppendGroup { key, row, blobs: Vec::new() }));
         group.done();
         assert_eq!(group.again(), None);
         assert_ne!(group.begin().unwrap().key.id, key.id);
@@ -243,7 +243,7 @@ mod tests {
         OwnedBlob { digest: [name; 32], bytes: vec![name; bytes].into() }
     }
 
-    fn digests(group: Option<Group<'_>>) -> (u32, Vec<u8>) {
+    fn digests(group: Option<AppendGroup<'_>>) -> (u32, Vec<u8>) {
         let group = group.unwrap();
         (group.row.count, group.blobs.iter().map(|blob| blob.digest[0]).collect())
     }

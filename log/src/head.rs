@@ -25,7 +25,7 @@ pub struct Head {
 
 /// The way to treat a request that is in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Admitted {
+pub enum AppendAdmission {
     Write,
     /// The row was written before, and its answer was lost.
     AlreadyThere,
@@ -44,15 +44,15 @@ impl Head {
         if seen == current { Ok(Term::new(current.get() + 1)) } else { Err(Error::SeatTaken { seen, current }) }
     }
 
-    pub fn admit(&self, key: BatchKey, count: u32) -> Result<Admitted, Error> {
+    pub fn admit(&self, key: BatchKey, count: u32) -> Result<AppendAdmission, Error> {
         assert!(count > 0, "a batch without events has no place in the log");
         self.holds_seat(key.term)?;
         if self.newest_batch == Some(key) {
-            return Ok(Admitted::AlreadyThere);
+            return Ok(AppendAdmission::AlreadyThere);
         }
         let expected = Seq(self.tail.last.0 + 1);
         if key.first == expected {
-            Ok(Admitted::Write)
+            Ok(AppendAdmission::Write)
         } else {
             Err(Error::WrongSequence { given: key.first, expected })
         }
@@ -80,15 +80,15 @@ impl Head {
         self.unfinished = Some(Snapshot { covers, chunks: index + 1 });
     }
 
-    pub fn admit_finish(&self, term: Term, covers: Seq, chunks: u32) -> Result<Admitted, Error> {
+    pub fn admit_finish(&self, term: Term, covers: Seq, chunks: u32) -> Result<AppendAdmission, Error> {
         self.holds_seat(term)?;
         let finished = Some(Snapshot { covers, chunks });
         if self.snapshot == finished {
-            return Ok(Admitted::AlreadyThere);
+            return Ok(AppendAdmission::AlreadyThere);
         }
         self.admit_cover(covers)?;
         if self.unfinished == finished {
-            Ok(Admitted::Write)
+            Ok(AppendAdmission::Write)
         } else {
             Err(Error::WrongSnapshot { what: "not all of its chunks were stored, or others than these" })
         }

@@ -56,16 +56,16 @@ pub mod row;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-pub use archive::{Archive, ArchivedJob, Scanned};
-pub use backup::{Damage, Restored, backup, restore};
-pub use blob::{Blob, BlobReader, Digest, OwnedBlob};
+pub use archive::{Archive, ArchivedJob, ScanPage};
+pub use backup::{Damage, RestoreSummary, backup, restore};
+pub use blob::{Blob, BlobDigest, BlobReader, OwnedBlob};
 pub use codec::{Batch, EventLog};
 pub use engines::embedded::{ArchiveEntry, EmbeddedArchive, EmbeddedLog, Loss, OnLoss, OpenedPair, make_folder};
 pub use engines::memory::MemoryLog;
-pub use error::{Changed, Error};
-pub use group::{Group, GroupCommit};
-pub use head::{Admitted, BatchKey, Head};
-pub use row::{Row, RowIdentity, StoredRow};
+pub use error::{Error, LogChange};
+pub use group::{AppendGroup, GroupCommit};
+pub use head::{AppendAdmission, BatchKey, Head};
+pub use row::{LogRow, RowIdentity, StoredRow};
 
 /// Tells a batch that is tried again from another that came in between. Any number that its writer does not use twice
 /// within a term will do.
@@ -107,24 +107,24 @@ pub trait Log: Send {
     ///
     /// # Panics
     /// An empty batch has no sequence number; asking to store one is a bug.
-    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error>;
+    fn append(&mut self, key: BatchKey, row: LogRow<'_>, blobs: &[Blob<'_>]) -> Result<(), Error>;
 
     /// Whole rows, from the one on that holds `from`, until they have at least `max_events` events from `from` on. Empty
     /// at the end of the log.
     fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Error>;
 
     /// The content of a blob; `None` if it was never stored, or was dropped.
-    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error>;
+    fn blob(&mut self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error>;
 
     /// A reader of blobs for other threads, and for as long as they like.
     fn blob_reader(&self) -> BlobReader;
 
     /// Up to `max` digests of blobs that are stored, in order, beginning after `after`. A manager that has read its
     /// log drops those that nothing names.
-    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error>;
+    fn blobs(&mut self, after: Option<&BlobDigest>, max: usize) -> Result<Vec<BlobDigest>, Error>;
 
     /// Drops blobs that nothing names any more. What is not there needs no dropping.
-    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error>;
+    fn drop_blobs(&mut self, term: Term, digests: &[BlobDigest]) -> Result<(), Error>;
 
     /// Stores one chunk of a snapshot that will cover everything up to `covers`. Chunks come in order from 0; the
     /// newest may be sent again; chunk 0 gives up whatever other snapshot was unfinished.

@@ -37,19 +37,19 @@ const CUT_OFF: DecodeError = DecodeError::Corrupt("the row ends too early");
 
 /// A row to append: this many events, in these bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Row<'a> {
+pub struct LogRow<'a> {
     pub count: u32,
     pub body: &'a [u8],
 }
 
-impl Row<'_> {
+impl LogRow<'_> {
     /// Appends the row to `out` as it is stored, with its key.
     pub fn put(&self, key: BatchKey, out: &mut Vec<u8>) {
         put_row(KNOWN, key, self, out);
     }
 }
 
-fn put_row(format: u8, key: BatchKey, row: &Row<'_>, out: &mut Vec<u8>) {
+fn put_row(format: u8, key: BatchKey, row: &LogRow<'_>, out: &mut Vec<u8>) {
     framed_as(format, out, |out| {
         put_number(key.term.get(), out);
         put_number(key.id.0, out);
@@ -105,7 +105,7 @@ impl StoredRow {
 
     /// Appends the row to `out` as it is stored, in the format that it is in: for another engine to keep.
     pub fn put(&self, out: &mut Vec<u8>) {
-        put_row(self.format, self.key, &Row { count: self.count, body: self.body() }, out);
+        put_row(self.format, self.key, &LogRow { count: self.count, body: self.body() }, out);
     }
 
     /// Tells it from a row that another history has in its place.

@@ -12,7 +12,7 @@ mod samples;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use onward_log::{Changed, EmbeddedArchive, Error};
+use onward_log::{EmbeddedArchive, Error, LogChange};
 
 use disk::{Disk, Trouble, Which};
 use model::Model;
@@ -55,7 +55,7 @@ impl World {
                 return Ok(true);
             }
             Ok(removed) => return Err(format!("{removed} jobs went, and not {expected}")),
-            Err(error) if error.changed() == Changed::Maybe => {
+            Err(error) if error.changed() == LogChange::Maybe => {
                 self.saw("in doubt");
                 self.or = Some(after);
             }

@@ -23,7 +23,7 @@ struct Waiting {
 
 /// A message that waits; dropped when the machine takes it, or nobody will.
 #[derive(Debug)]
-pub(crate) struct Backlogged {
+pub(crate) struct BacklogItem {
     waiting: Arc<Waiting>,
     bytes: usize,
 }
@@ -35,10 +35,10 @@ impl Backlog {
         Self(Arc::new(Waiting { messages, bytes, max_bytes, less: Notify::new() }))
     }
 
-    pub(crate) fn add(&self, bytes: usize) -> Backlogged {
+    pub(crate) fn add(&self, bytes: usize) -> BacklogItem {
         self.0.messages.fetch_add(1, Ordering::Relaxed);
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Backlogged { waiting: self.0.clone(), bytes }
+        BacklogItem { waiting: self.0.clone(), bytes }
     }
 
     /// Returns when there is room for one more. May be given up at any time, and begun again.
@@ -55,7 +55,7 @@ impl Backlog {
     }
 }
 
-impl Drop for Backlogged {
+impl Drop for BacklogItem {
     fn drop(&mut self) {
         self.waiting.messages.fetch_sub(1, Ordering::Relaxed);
         self.waiting.bytes.fetch_sub(self.bytes, Ordering::Relaxed);

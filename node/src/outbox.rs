@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// The machine's end. Clones are of the same reader.
-pub(crate) struct Outbox<M> {
+pub(crate) struct BacklogSender<M> {
     sender: UnboundedSender<M>,
     reader: Arc<Reader>,
 }
@@ -36,19 +36,19 @@ pub(crate) enum PutResult {
 }
 
 /// Both ends for one reader, who may be behind by so many messages.
-pub(crate) fn channel<M>(max_unread: usize) -> (Outbox<M>, Unread<M>) {
+pub(crate) fn channel<M>(max_unread: usize) -> (BacklogSender<M>, Unread<M>) {
     let (sender, receiver) = unbounded_channel();
     let reader = Arc::new(Reader { unread: AtomicUsize::new(0), max_unread, is_cut_off: AtomicBool::new(false) });
-    (Outbox { sender, reader: reader.clone() }, Unread { receiver, reader })
+    (BacklogSender { sender, reader: reader.clone() }, Unread { receiver, reader })
 }
 
-impl<M> Clone for Outbox<M> {
+impl<M> Clone for BacklogSender<M> {
     fn clone(&self) -> Self {
         Self { sender: self.sender.clone(), reader: self.reader.clone() }
     }
 }
 
-impl<M> Outbox<M> {
+impl<M> BacklogSender<M> {
     pub(crate) fn put(&self, message: M) -> PutResult {
         let Reader { unread, max_unread, is_cut_off } = &*self.reader;
         if unread.fetch_add(1, Ordering::Relaxed) < *max_unread && self.sender.send(message).is_ok() {

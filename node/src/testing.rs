@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use onward_core::health::overload::{Limits, OverloadRule};
+use onward_core::health::overload::{LoadLimits, OverloadRule};
 use onward_core::settings::Settings;
 
 use crate::server::{Node, NodeConfig, StartError};
@@ -67,7 +67,7 @@ impl Drop for TestNode {
 /// Settings for any computer: its load is not what tests are about, so nothing is turned away for that, and nobody
 /// loses a seat by it.
 fn patient() -> Settings {
-    let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    let far = LoadLimits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
     let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
     let long = Duration::from_secs(600);
     Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }

@@ -16,20 +16,20 @@ use onward_core::gate::message::{FinalStatus, Frame, FromDatacenter, JobOutline,
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::{Draft, JobState, TimeoutPolicy};
-use onward_core::message::{FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::message::{EndReport, FromWorker, Hello, Settlement, Subscription, ToWorker};
 use onward_core::payload::{self, Payload};
 use onward_core::refusal::Refusal;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::Wall;
 use onward_core::timeout::ExtensionTotals;
-use onward_log::engines::memory::Fault;
+use onward_log::engines::memory::AppendFault;
 use onward_log::{
-    Archive, ArchivedJob, BatchId, BatchKey, Blob, BlobReader, Digest, EmbeddedArchive, EmbeddedLog, Error, Log,
-    MemoryLog, Row, Scanned, Snapshot, StoredRow, Tail, codec,
+    Archive, ArchivedJob, BatchId, BatchKey, Blob, BlobDigest, BlobReader, EmbeddedArchive, EmbeddedLog, Error, Log,
+    LogRow, MemoryLog, ScanPage, Snapshot, StoredRow, Tail, codec,
 };
 use onward_node::cluster::leader::{LeaderAddress, LeaderView};
 use onward_node::cluster::{HandoverError, Heir, Leadership, OwnStanding, SeatLook};
-use onward_node::engine::{Engine, Pacing, Refused, Start};
+use onward_node::engine::{Engine, EngineRefusal, EngineStart, Pacing};
 use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
 use onward_proto::worker::Output;
 use waiting::until_seen;
@@ -43,7 +43,7 @@ fn rules() -> Rules {
 fn start(log: &MemoryLog) -> Engine {
     let log = log.clone();
     let log = move || Ok(Box::new(log.clone()) as Box<dyn Log>);
-    Engine::start(Start::new(rules(), log)).expect("a log in memory can be opened")
+    Engine::start(EngineStart::new(rules(), log)).expect("a log in memory can be opened")
 }
 
 /// Longer than anything here takes, on a busy computer too.
@@ -80,8 +80,8 @@ async fn state_of(engine: &Engine, job: JobId) -> Option<JobState> {
 }
 
 /// The refusal of the only submission of a batch.
-fn in_batch<T>(cause: Refusal) -> Result<T, Refused> {
-    Err(Refused::ByMachine(Refusal::InBatch { index: 0, cause: Box::new(cause) }))
+fn in_batch<T>(cause: Refusal) -> Result<T, EngineRefusal> {
+    Err(EngineRefusal::ByMachine(Refusal::InBatch { index: 0, cause: Box::new(cause) }))
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn submit_lease_and_succeed_and_all_of_it_survives() {
 
     let engine = start(&log);
     assert_eq!(state_of(&engine, id).await, Some(JobState::Running), "the lease survived the restart");
-    let succeed = || Call::Settle(vec![Settlement::new(claim, Report::Succeed { result: (*b"1").into() })]);
+    let succeed = || Call::Settle(vec![Settlement::new(claim, EndReport::Succeed { result: (*b"1").into() })]);
     for _ in 0..2 {
         match engine.call(succeed()).await {
             Ok(Answer::Settled(answers)) => assert_eq!(answers[0].answer, Ok(())),
@@ -110,7 +110,7 @@ async fn submit_lease_and_succeed_and_all_of_it_survives() {
 }
 
 /// A log whose appends wait until the test lets them go on.
-struct Gated {
+struct GatedLog {
     log: MemoryLog,
     entered: Sender<()>,
     gate: Arc<Mutex<Receiver<()>>>,
@@ -118,7 +118,7 @@ struct Gated {
     panics: Arc<AtomicBool>,
 }
 
-impl Gated {
+impl GatedLog {
     /// How to make one, when an append is entered, the gate, and what makes it panic.
     #[expect(clippy::type_complexity, reason = "taken apart at once")]
     fn over(
@@ -136,7 +136,7 @@ impl Gated {
     }
 }
 
-impl Log for Gated {
+impl Log for GatedLog {
     fn tail(&mut self) -> Result<Tail, Error> {
         self.log.tail()
     }
@@ -146,22 +146,22 @@ impl Log for Gated {
     fn confirm(&mut self, term: Term) -> Result<(), Error> {
         self.log.confirm(term)
     }
-    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, row: LogRow<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         let _ = self.entered.send(());
         let _ = self.gate.lock().unwrap().recv();
         assert!(!self.panics.swap(false, Ordering::Relaxed), "as a bug would");
         self.log.append(key, row, blobs)
     }
-    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&mut self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         self.log.blob(digest)
     }
     fn blob_reader(&self) -> BlobReader {
         self.log.blob_reader()
     }
-    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+    fn blobs(&mut self, after: Option<&BlobDigest>, max: usize) -> Result<Vec<BlobDigest>, Error> {
         self.log.blobs(after, max)
     }
-    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+    fn drop_blobs(&mut self, term: Term, digests: &[BlobDigest]) -> Result<(), Error> {
         self.log.drop_blobs(term, digests)
     }
     fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Error> {
@@ -186,8 +186,8 @@ impl Log for Gated {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_seen_before_it_is_durable() {
-    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
-    let engine = Engine::start(Start::new(rules(), make)).unwrap();
+    let (make, has_entered, open, _) = GatedLog::over(MemoryLog::new());
+    let engine = Engine::start(EngineStart::new(rules(), make)).unwrap();
     has_entered.recv().unwrap();
     open.send(()).unwrap(); // the beginning of the term
     until_seen("it serves", || engine.stats().commits.get() == 1).await;
@@ -230,8 +230,8 @@ async fn nothing_is_seen_before_it_is_durable() {
 /// Nothing else wakes the machine here: what it decided goes to the log without waiting for anybody.
 #[tokio::test]
 async fn a_call_that_comes_before_the_term_has_begun_is_answered() {
-    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
-    let engine = Engine::start(Start::new(rules(), make)).unwrap();
+    let (make, has_entered, open, _) = GatedLog::over(MemoryLog::new());
+    let engine = Engine::start(EngineStart::new(rules(), make)).unwrap();
     has_entered.recv().unwrap();
     let mut call = core::pin::pin!(engine.call(submit(&engine, draft()).1));
     assert!(tokio::time::timeout(Duration::from_millis(1), &mut call).await.is_err(), "the term has not begun");
@@ -242,9 +242,9 @@ async fn a_call_that_comes_before_the_term_has_begun_is_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loop_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() {
-    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
+    let (make, has_entered, open, _) = GatedLog::over(MemoryLog::new());
     // No time at all is allowed, so whatever is at something hangs.
-    let engine = Engine::start(Start { hang_after: Duration::ZERO, ..Start::new(rules(), make) }).unwrap();
+    let engine = Engine::start(EngineStart { hang_after: Duration::ZERO, ..EngineStart::new(rules(), make) }).unwrap();
     has_entered.recv().unwrap();
     assert_eq!(engine.needs_restart(), None, "a restart does not help against a log that hangs");
     let committer = engine.loops().health().report().loops.into_iter().find(|one| one.name == "committer").unwrap();
@@ -256,7 +256,7 @@ async fn a_loop_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() {
     let (begun, has_begun) = channel();
     let reading = engine.clone();
     let read = tokio::spawn(async move {
-        let work = move |_: &onward_node::engine::View<'_>| {
+        let work = move |_: &onward_node::engine::ReadView<'_>| {
             begun.send(()).unwrap();
             told.recv().unwrap_err();
         };
@@ -277,14 +277,14 @@ async fn a_loop_that_hangs_or_has_died_is_noticed_and_one_that_waits_is_not() {
 
 #[tokio::test]
 async fn a_log_that_panics_is_opened_anew() {
-    let (make, _, open, panics) = Gated::over(MemoryLog::new());
+    let (make, _, open, panics) = GatedLog::over(MemoryLog::new());
     drop(open);
-    let engine = Engine::start(Start::new(rules(), make)).unwrap();
+    let engine = Engine::start(EngineStart::new(rules(), make)).unwrap();
     let (first, call) = submit(&engine, draft());
     engine.call(call).await.unwrap();
     panics.store(true, Ordering::Relaxed);
     let lost = tokio::time::timeout(Duration::from_secs(60), engine.call(submit(&engine, draft()).1)).await;
-    assert!(matches!(lost.expect("it is answered"), Err(Refused::Unavailable(_))));
+    assert!(matches!(lost.expect("it is answered"), Err(EngineRefusal::Unavailable(_))));
     until_seen("a second term", || engine.stats().terms.get() == 2).await;
     while engine.call(submit(&engine, draft()).1).await.is_err() {}
     assert_eq!(state_of(&engine, first).await, Some(JobState::Ready));
@@ -293,17 +293,17 @@ async fn a_log_that_panics_is_opened_anew() {
 
 #[tokio::test]
 async fn after_an_append_that_failed_nothing_of_it_is_true_and_the_node_serves_again() {
-    for fault in [Fault::Fails, Fault::Full] {
+    for fault in [AppendFault::Fails, AppendFault::Full] {
         let log = MemoryLog::new();
         let engine = start(&log);
         let (first, call) = submit(&engine, draft());
         engine.call(call).await.unwrap();
         log.inject(fault);
         let (lost, call) = submit(&engine, draft());
-        assert!(matches!(engine.call(call).await, Err(Refused::Unavailable(_))), "{fault:?}");
+        assert!(matches!(engine.call(call).await, Err(EngineRefusal::Unavailable(_))), "{fault:?}");
         until_seen("a second term", || engine.stats().terms.get() == 2).await;
         // The first call of the new term may come before its beginning is durable.
-        let mut again = Err(Refused::Unavailable(String::new()));
+        let mut again = Err(EngineRefusal::Unavailable(String::new()));
         while again.is_err() {
             again = engine.call(submit(&engine, draft()).1).await;
         }
@@ -315,7 +315,7 @@ async fn after_an_append_that_failed_nothing_of_it_is_true_and_the_node_serves_a
 
 #[tokio::test]
 async fn in_doubt_the_log_is_asked_again_and_the_answer_is_given_once() {
-    for fault in [Fault::RequestLost, Fault::AnswerLost] {
+    for fault in [AppendFault::RequestLost, AppendFault::AnswerLost] {
         let log = MemoryLog::new();
         let engine = start(&log);
         log.inject(fault);
@@ -373,8 +373,8 @@ fn hello(worker: &WorkerId) -> FromWorker {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_waits_for_nothing_does_not_overtake_what_does() {
-    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
-    let engine = Engine::start(Start::new(Rules::default(), make)).unwrap();
+    let (make, has_entered, open, _) = GatedLog::over(MemoryLog::new());
+    let engine = Engine::start(EngineStart::new(Rules::default(), make)).unwrap();
     has_entered.recv().unwrap();
     open.send(()).unwrap(); // the beginning of the term
     let (_, call) = submit(&engine, draft());
@@ -387,17 +387,17 @@ async fn what_waits_for_nothing_does_not_overtake_what_does() {
     submitted.await.unwrap().unwrap();
 
     let mut session = engine.open_session();
-    session.say(hello(&WorkerId::new("w").unwrap()));
+    session.send(hello(&WorkerId::new("w").unwrap()));
     has_entered.recv().unwrap(); // the assignment, which has to wait
     let before = engine.stats().inputs.get();
     for _ in 0..3 {
-        session.say(FromWorker::Beats(Vec::new()));
+        session.send(FromWorker::Beats(Vec::new()));
     }
     until_seen("the beats were taken", || engine.stats().inputs.get() >= before + 3).await;
     open.send(()).unwrap();
     let mut heard = Vec::new();
     while heard.len() < 5 {
-        session.hear(&mut heard, 10).await.unwrap();
+        session.receive(&mut heard, 10).await.unwrap();
     }
     assert!(matches!(&heard[..2], [ToWorker::Welcome { .. }, ToWorker::Assign(_)]), "{heard:?}");
     assert!(heard[2..].iter().all(|message| matches!(message, ToWorker::BeatAnswers(_))), "{heard:?}");
@@ -411,10 +411,10 @@ async fn a_session_is_welcomed_given_work_and_closed_with_its_handle() {
     engine.call(call).await.unwrap();
     let mut session = engine.open_session();
     let worker = WorkerId::new("w").unwrap();
-    session.say(hello(&worker));
+    session.send(hello(&worker));
     let mut heard = Vec::new();
     while heard.len() < 2 {
-        session.hear(&mut heard, 10).await.unwrap();
+        session.receive(&mut heard, 10).await.unwrap();
     }
     assert!(matches!(heard[0], ToWorker::Welcome { .. }), "{heard:?}");
     assert!(matches!(&heard[1], ToWorker::Assign(assignment) if assignment.claim.job == id), "{heard:?}");
@@ -466,7 +466,7 @@ async fn the_end_of_a_job_whose_result_is_lost_is_told_without_the_result() {
 }
 
 async fn delayed(engine: &Engine) -> usize {
-    let count = |view: &onward_node::engine::View<'_>| {
+    let count = |view: &onward_node::engine::ReadView<'_>| {
         let state = view.manager.state();
         state.jobs().filter(|(key, _)| state.job_state(*key) == JobState::Delayed).count()
     };
@@ -476,8 +476,8 @@ async fn delayed(engine: &Engine) -> usize {
 #[tokio::test]
 async fn whoever_asks_while_very_many_jobs_are_due_is_served_before_all_of_them_are() {
     const JOBS: usize = 10_000;
-    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
-    let starting = tokio::task::spawn_blocking(move || Engine::start(Start::new(rules(), make)).unwrap());
+    let (make, has_entered, open, _) = GatedLog::over(MemoryLog::new());
+    let starting = tokio::task::spawn_blocking(move || Engine::start(EngineStart::new(rules(), make)).unwrap());
     has_entered.recv().unwrap();
     open.send(()).unwrap(); // the beginning of the term
     let engine = starting.await.unwrap();
@@ -537,7 +537,7 @@ async fn large_payloads_are_in_the_store_and_what_was_refused_is_not() {
 /// An engine on files, as a node has it.
 fn start_on(folder: &std::path::Path, snapshot_every: u64) -> Engine {
     let log = EmbeddedLog::open(folder).unwrap();
-    let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+    let mut start = EngineStart::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.archive = Some(Arc::new(EmbeddedArchive::open(folder).unwrap()));
     start.snapshot_every = snapshot_every;
     Engine::start(start).unwrap()
@@ -560,7 +560,7 @@ async fn ended_jobs_move_to_the_archive_and_snapshots_carry_the_rest_over_restar
             let (leases, mut delivery) = engine.poll(poll("w")).await.unwrap();
             delivery.done();
             let claim = leases[0].claim;
-            let report = Report::Succeed { result: (*b"1").into() };
+            let report = EndReport::Succeed { result: (*b"1").into() };
             engine.call(Call::Settle(vec![Settlement::new(claim, report)])).await.unwrap();
             open.retain(|id| *id != claim.job);
             done.push(claim.job);
@@ -621,7 +621,7 @@ async fn new_ids_are_above_those_that_another_archived_while_it_led() {
     let (log, folder) = (MemoryLog::new(), tempfile::tempdir().unwrap());
     let archive = EmbeddedArchive::open(folder.path()).unwrap();
     let handle = log.clone();
-    let mut start = Start::new(rules(), move || Ok(Box::new(handle.clone()) as Box<dyn Log>));
+    let mut start = EngineStart::new(rules(), move || Ok(Box::new(handle.clone()) as Box<dyn Log>));
     start.archive = Some(Arc::new(archive.clone()));
     start.pacing.term_every = Duration::ZERO;
     let engine = Engine::start(start).unwrap();
@@ -650,9 +650,9 @@ async fn an_engine_that_has_stopped_does_not_say_that_an_archived_job_is_not_the
     assert!(matches!(engine.archived(id).await, Ok(Some(_))));
     engine.stop();
     let refused = engine.archived(id).await;
-    assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(EngineRefusal::Unavailable(_))), "{refused:?}");
     let refused = engine.archived_before(None, 1).await;
-    assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(EngineRefusal::Unavailable(_))), "{refused:?}");
 }
 
 // ---- time in which nobody listened
@@ -664,18 +664,18 @@ fn short_seat() -> Rules {
 }
 
 fn succeed(claim: onward_core::ids::Claim, result: &[u8]) -> FromWorker {
-    FromWorker::Settle(vec![Settlement::new(claim, Report::Succeed { result: result.into() })])
+    FromWorker::Settle(vec![Settlement::new(claim, EndReport::Succeed { result: result.into() })])
 }
 
 /// A session that was handed one job.
-async fn working_session(engine: &Engine) -> (onward_node::engine::Session, onward_core::ids::Claim) {
+async fn working_session(engine: &Engine) -> (onward_node::engine::WorkerSession, onward_core::ids::Claim) {
     let (_, call) = submit(engine, draft());
     engine.call(call).await.unwrap();
     let mut session = engine.open_session();
-    session.say(hello(&WorkerId::new("w").unwrap()));
+    session.send(hello(&WorkerId::new("w").unwrap()));
     let mut heard = Vec::new();
     loop {
-        session.hear(&mut heard, 10).await.unwrap();
+        session.receive(&mut heard, 10).await.unwrap();
         if let Some(ToWorker::Assign(assignment)) = heard.last() {
             return (session, assignment.claim);
         }
@@ -687,14 +687,14 @@ async fn what_queued_up_while_the_machine_could_not_run_is_taken_and_not_refused
     let log = MemoryLog::new();
     let gap_after = Duration::from_millis(20);
     let rules = Settings { seat_ttl: Duration::from_secs(600), gap_after, ..Settings::default() }.check().unwrap();
-    let engine = Engine::start(Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>))).unwrap();
+    let engine = Engine::start(EngineStart::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>))).unwrap();
     let (mut session, claim) = working_session(&engine).await;
 
     let (go_on, told) = channel::<()>();
     let (begun, has_begun) = channel();
     let frozen = engine.clone();
     let freeze = tokio::spawn(async move {
-        let work = move |view: &onward_node::engine::View<'_>| {
+        let work = move |view: &onward_node::engine::ReadView<'_>| {
             let wake = view.manager.next_wakeup().expect("it asks for the seat").0;
             begun.send(()).unwrap();
             told.recv().unwrap_err();
@@ -706,13 +706,13 @@ async fn what_queued_up_while_the_machine_could_not_run_is_taken_and_not_refused
         frozen.read(work).await
     });
     has_begun.recv().unwrap();
-    session.say(succeed(claim, &[7; 10_000]));
+    session.send(succeed(claim, &[7; 10_000]));
     let mut pause = core::pin::pin!(engine.call(Call::PauseQueue(Name::new("q").unwrap())));
     assert!(tokio::time::timeout(Duration::from_millis(1), &mut pause).await.is_err(), "it queues up behind");
     drop(go_on);
     freeze.await.unwrap().unwrap();
     let mut heard = Vec::new();
-    session.hear(&mut heard, 10).await.unwrap();
+    session.receive(&mut heard, 10).await.unwrap();
     assert!(matches!(&heard[..], [ToWorker::SettleAnswers(answers)] if answers[0].answer.is_ok()), "{heard:?}");
     assert_eq!(pause.await, Ok(Answer::Done));
     assert_eq!(state_of(&engine, claim.job).await, Some(JobState::Succeeded));
@@ -725,7 +725,7 @@ async fn state_of_stalled(engine: &Engine, job: JobId) -> Option<JobState> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_with_their_content() {
-    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
+    let (make, has_entered, open, _) = GatedLog::over(MemoryLog::new());
     let gate = tokio::spawn(async move {
         // Until the job is handed out: its term, the job, the hand-out.
         for _ in 0..3 {
@@ -734,7 +734,7 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
         }
         (has_entered, open)
     });
-    let engine = tokio::task::block_in_place(|| Engine::start(Start::new(short_seat(), make)).unwrap());
+    let engine = tokio::task::block_in_place(|| Engine::start(EngineStart::new(short_seat(), make)).unwrap());
     let (mut session, claim) = working_session(&engine).await;
     let (has_entered, open) = gate.await.unwrap();
     // A commit hangs from here on.
@@ -753,11 +753,11 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
         answer.expect("it does not wait for the log")
     };
     // Also what is asked while the seat is still confirmed: it waits for the commit.
-    assert!(matches!(print().await, Err(Refused::Unavailable(_))), "nobody knows whether it may still print");
+    assert!(matches!(print().await, Err(EngineRefusal::Unavailable(_))), "nobody knows whether it may still print");
     // What is asked while the seat is still confirmed waits for the commit, and nobody knows what becomes of it; later
     // nothing is begun.
-    let is_unknown = |answer: &Result<Answer, Refused>| match answer {
-        Err(Refused::Unavailable(why)) => why.contains("not known"),
+    let is_unknown = |answer: &Result<Answer, EngineRefusal>| match answer {
+        Err(EngineRefusal::Unavailable(why)) => why.contains("not known"),
         _ => false,
     };
     let first = tokio::time::timeout(PATIENCE, stalled).await.expect("it does not wait for the log").unwrap();
@@ -768,17 +768,20 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
             break answer;
         }
     };
-    assert_eq!(refused, Err(Refused::ByMachine(Refusal::NoLeader)));
-    assert!(matches!(engine.read(|_| ()).await, Err(Refused::Unavailable(_))), "reads are refused as well");
-    assert!(matches!(print().await, Err(Refused::NotBegun(_))), "without a seat likewise, and nothing was printed");
+    assert_eq!(refused, Err(EngineRefusal::ByMachine(Refusal::NoLeader)));
+    assert!(matches!(engine.read(|_| ()).await, Err(EngineRefusal::Unavailable(_))), "reads are refused as well");
+    assert!(
+        matches!(print().await, Err(EngineRefusal::NotBegun(_))),
+        "without a seat likewise, and nothing was printed"
+    );
     let (reply, on_session) = tokio::sync::oneshot::channel();
     engine.check_outputs(vec![claim], session.id(), move |_, answers| drop(reply.send(answers)));
-    session.say(succeed(claim, &[7; 10_000]));
+    session.send(succeed(claim, &[7; 10_000]));
     drop(open);
     while state_of_stalled(&engine, stalled_id).await.is_none() {}
     let mut heard = Vec::new();
     while !heard.iter().any(|message| matches!(message, ToWorker::SettleAnswers(_))) {
-        session.hear(&mut heard, 10).await.unwrap();
+        session.receive(&mut heard, 10).await.unwrap();
     }
     let settled = heard.iter().find_map(|message| match message {
         ToWorker::SettleAnswers(answers) => Some(answers[0].answer.clone()),
@@ -797,7 +800,7 @@ async fn while_the_log_stalls_calls_are_refused_in_time_and_reports_are_kept_wit
 async fn a_call_between_two_terms_is_for_the_next_one() {
     let log = MemoryLog::new();
     let engine = start(&log);
-    log.inject(Fault::Fails);
+    log.inject(AppendFault::Fails);
     let (_, call) = submit(&engine, draft());
     assert!(engine.call(call).await.is_err(), "this one was decided by the first");
     let (id, call) = submit(&engine, draft());
@@ -827,7 +830,7 @@ impl Leadership for WhenTold {
 fn start_following(log: &MemoryLog, rules: Rules) -> (Engine, Arc<AtomicBool>) {
     let (log, may_lead) = (log.clone(), Arc::new(AtomicBool::new(false)));
     let told = may_lead.clone();
-    let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+    let mut start = EngineStart::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.leadership = Box::new(WhenTold(told));
     (Engine::start(start).expect("a log in memory can be opened"), may_lead)
 }
@@ -842,7 +845,7 @@ async fn a_node_follows_until_it_may_lead_and_who_loses_the_seat_follows() {
     one_may_lead.store(false, Ordering::Relaxed);
     let (other, other_may_lead) = start_following(&log, short_seat());
     let refused = other.call(submit(&other, draft()).1).await;
-    let Err(Refused::NotBegun(why)) = refused else { panic!("{refused:?}") };
+    let Err(EngineRefusal::NotBegun(why)) = refused else { panic!("{refused:?}") };
     assert!(why.contains("`another` leads"), "{why}");
     assert_eq!(other.needs_restart(), None);
     // What the leader goes on writing is there when the other leads.
@@ -887,7 +890,7 @@ impl Leadership for CutOffWhenTold {
 async fn a_leader_that_is_cut_off_from_its_storage_keeps_no_worker_waiting_and_leads_again() {
     let (log, is_away) = (MemoryLog::new(), Arc::new(AtomicBool::new(false)));
     let (theirs, away) = (log.clone(), is_away.clone());
-    let mut start = Start::new(short_seat(), move || match away.load(Ordering::Relaxed) {
+    let mut start = EngineStart::new(short_seat(), move || match away.load(Ordering::Relaxed) {
         true => Err(Error::Unknown { cause: "it is away".into() }),
         false => Ok(Box::new(theirs.clone()) as Box<dyn Log>),
     });
@@ -902,8 +905,8 @@ async fn a_leader_that_is_cut_off_from_its_storage_keeps_no_worker_waiting_and_l
     assert!(engine.call(submit(&engine, draft()).1).await.is_err());
     until_seen("it does not know who leads", || role() == "cut_off").await;
     let mut session = engine.open_session();
-    session.say(hello(&WorkerId::new("w").unwrap()));
-    let ended = tokio::time::timeout(PATIENCE, session.hear(&mut Vec::new(), 10)).await.expect("it ends");
+    session.send(hello(&WorkerId::new("w").unwrap()));
+    let ended = tokio::time::timeout(PATIENCE, session.receive(&mut Vec::new(), 10)).await.expect("it ends");
     assert!(ended.is_err(), "the worker looks for another node");
     is_away.store(false, Ordering::Relaxed);
     log.doubt(false);
@@ -917,7 +920,7 @@ async fn a_node_that_shares_its_log_starts_while_nothing_can_be_stored_and_one_t
     let (log, is_away) = (MemoryLog::new(), Arc::new(AtomicBool::new(true)));
     let start = || {
         let (theirs, away) = (log.clone(), is_away.clone());
-        let mut start = Start::new(short_seat(), move || match away.load(Ordering::Relaxed) {
+        let mut start = EngineStart::new(short_seat(), move || match away.load(Ordering::Relaxed) {
             true => Err(Error::Unknown { cause: "it is away".into() }),
             false => Ok(Box::new(theirs.clone()) as Box<dyn Log>),
         });
@@ -925,7 +928,7 @@ async fn a_node_that_shares_its_log_starts_while_nothing_can_be_stored_and_one_t
         start
     };
     assert_eq!(Engine::start(start()).unwrap_err(), Error::Unknown { cause: "it is away".into() });
-    let shared = Start { heirs: Some(Arc::new(|_| Err(HandoverError::Alone))), ..start() };
+    let shared = EngineStart { heirs: Some(Arc::new(|_| Err(HandoverError::Alone))), ..start() };
     let engine = Engine::start(shared).unwrap();
     until_seen("it says why it does not serve", || engine.trouble().is_some()).await;
     assert_eq!((engine.needs_restart(), engine.leader_view().borrow().role()), (None, "starting"));
@@ -957,7 +960,7 @@ impl Leadership for FollowsNewer {
 async fn a_follower_that_meets_what_a_newer_version_wrote_says_so_and_does_not_try_for_the_seat() {
     let (log, looks) = (MemoryLog::new(), Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
     let (theirs, counted) = (log.clone(), looks.clone());
-    let mut start = Start::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
+    let mut start = EngineStart::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
     start.pacing.term_every = Duration::from_millis(10);
     start.leadership = Box::new(FollowsNewer(counted));
     let engine = Engine::start(start).unwrap();
@@ -969,7 +972,7 @@ async fn a_follower_that_meets_what_a_newer_version_wrote_says_so_and_does_not_t
     // Behind the stamp stands the number of the event.
     body[1] = 100;
     let key = BatchKey { term: tail.term, id: BatchId(1), first: Seq(1) };
-    leader.append(key, Row { count: 1, body: &body }, &[]).unwrap();
+    leader.append(key, LogRow { count: 1, body: &body }, &[]).unwrap();
     until_seen("it says so", || engine.trouble().is_some()).await;
     let trouble = engine.trouble().unwrap();
     assert!(trouble.contains("newer version") && trouble.contains("runs onward 7.1"), "{trouble}");
@@ -1003,7 +1006,7 @@ impl Leadership for HandsOver {
 async fn a_hand_over_that_came_to_nothing_is_not_in_the_way_of_the_next() {
     let log = MemoryLog::new();
     let theirs = log.clone();
-    let mut start = Start::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
+    let mut start = EngineStart::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
     start.pacing.ask_again = Duration::from_millis(1);
     start.leadership = Box::new(HandsOver);
     let leader = LeaderAddress { name: "heir".into(), address: "127.0.0.1:1".into() };
@@ -1044,10 +1047,10 @@ impl Archive for SharedArchive {
     fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error> {
         self.archive.get(id)
     }
-    fn blob(&self, id: u128, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&self, id: u128, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         self.archive.blob(id, digest)
     }
-    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Scanned, Error> {
+    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<ScanPage, Error> {
         self.archive.scan(before, max_rows, max_bytes)
     }
     fn count(&self) -> Result<u64, Error> {
@@ -1069,7 +1072,7 @@ async fn only_the_node_that_leads_removes_what_is_too_old() {
     let node = || {
         let (log, may_lead) = (log.clone(), Arc::new(AtomicBool::new(false)));
         let own = Arc::new(SharedArchive { archive: archive.clone(), expiries: Arc::default() });
-        let mut start = Start::new(short_seat(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+        let mut start = EngineStart::new(short_seat(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
         start.leadership = Box::new(WhenTold(may_lead.clone()));
         start.archive = Some(own.clone());
         start.pacing = Pacing { expire_every: Duration::from_millis(2), ..start.pacing };
@@ -1093,8 +1096,8 @@ async fn only_the_node_that_leads_removes_what_is_too_old() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_waits_for_a_log_that_hangs_no_longer_than_anybody_does() {
-    let (make, has_entered, open, _) = Gated::over(MemoryLog::new());
-    let engine = tokio::task::block_in_place(|| Engine::start(Start::new(short_seat(), make)).unwrap());
+    let (make, has_entered, open, _) = GatedLog::over(MemoryLog::new());
+    let engine = tokio::task::block_in_place(|| Engine::start(EngineStart::new(short_seat(), make)).unwrap());
     has_entered.recv().unwrap();
     open.send(()).unwrap(); // the beginning of the term
     until_seen("it serves", || engine.stats().commits.get() == 1).await;
@@ -1111,7 +1114,7 @@ async fn a_stop_waits_for_a_log_that_hangs_no_longer_than_anybody_does() {
     });
     tokio::time::timeout(PATIENCE, stopping).await.expect("it does not wait for the log").unwrap();
     let answer = tokio::time::timeout(PATIENCE, hanging).await.expect("nor does who asked").unwrap();
-    assert!(matches!(&answer, Err(Refused::Unavailable(why)) if why.contains("not known")), "{answer:?}");
+    assert!(matches!(&answer, Err(EngineRefusal::Unavailable(why)) if why.contains("not known")), "{answer:?}");
     drop(open);
 }
 
@@ -1119,7 +1122,7 @@ async fn a_stop_waits_for_a_log_that_hangs_no_longer_than_anybody_does() {
 async fn whoever_waits_when_a_term_ends_in_doubt_is_told_that_it_is_not_known() {
     let log = MemoryLog::new();
     let theirs = log.clone();
-    let mut start = Start::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
+    let mut start = EngineStart::new(short_seat(), move || Ok(Box::new(theirs.clone()) as Box<dyn Log>));
     start.pacing.ask_again = Duration::from_millis(1);
     let engine = Engine::start(start).unwrap();
     let (first, call) = submit(&engine, draft());
@@ -1128,7 +1131,7 @@ async fn whoever_waits_when_a_term_ends_in_doubt_is_told_that_it_is_not_known() 
     log.doubt(true);
     let (id, call) = submit(&engine, draft());
     let answer = engine.call(call).await;
-    assert!(matches!(&answer, Err(Refused::Unavailable(why)) if why.contains("not known")), "{answer:?}");
+    assert!(matches!(&answer, Err(EngineRefusal::Unavailable(why)) if why.contains("not known")), "{answer:?}");
     until_seen("the node says so", || engine.trouble().is_some()).await;
     assert_eq!(engine.needs_restart(), None);
     log.doubt(false);

@@ -19,7 +19,7 @@ use onward_core::health::DatacenterCounts;
 use onward_core::ids::{JobId, Name};
 use onward_core::input::{Call, Submission};
 use onward_core::job::{Draft, JobState};
-use onward_core::message::{Report, Settlement};
+use onward_core::message::{EndReport, Settlement};
 use onward_core::timeout::ExtensionTotals;
 use onward_node::gate::peers::PeerTrust;
 use onward_node::server::{GateConfig, GateNode, Node};
@@ -120,7 +120,7 @@ async fn three_hundred_who_do_not_read_hold_next_to_nothing() {
     };
     assert!(!receipt(&held).is_empty());
     let result = format!("\"{}\"", "y".repeat(MIB - 2)).into_bytes();
-    let settle = Call::Settle(vec![Settlement::new(claim, Report::Succeed { result: result.into() })]);
+    let settle = Call::Settle(vec![Settlement::new(claim, EndReport::Succeed { result: result.into() })]);
     assert!(node.engine().call(settle).await.is_ok());
     read_until(&mut reader, "event: end").await;
     read_until(&mut reader, "\r\n0\r\n\r\n").await;
@@ -164,7 +164,7 @@ impl Datacenters {
 
     fn say(&mut self, at: usize, message: FromDatacenter) {
         self.number += 1;
-        self.streams[at].1.say(Frame { term: Term::new(1), number: self.number, message }, 0);
+        self.streams[at].1.send_frame(Frame { term: Term::new(1), number: self.number, message }, 0);
     }
 
     /// The job succeeds in this datacenter, with a result of so many bytes.

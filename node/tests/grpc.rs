@@ -15,10 +15,10 @@ use onward_core::health::LivenessRule;
 use onward_core::health::verdict::Verdict;
 use onward_core::ids::{Bytes, Claim, JobId};
 use onward_core::job::JobState;
-use onward_core::message::{Beat, CancelWhy, ExtensionRequest, FromWorker, Report, Settlement};
+use onward_core::message::{Beat, CancelWhy, EndReport, ExtensionRequest, FromWorker, Settlement};
 use onward_core::settings::Settings;
 use onward_node::api::access::{Access, Scope};
-use onward_proto::manager::Heard;
+use onward_proto::manager::ManagerMessage;
 use onward_proto::{v1, worker};
 use rig::{MAX_SESSIONS, Node, Worker, anybody, code, field, hello, job, soon, succeed};
 use tokio_stream::wrappers::ReceiverStream;
@@ -37,7 +37,9 @@ async fn a_job_goes_from_submission_to_its_result() {
 
     let beat = Beat { total: Some(10), note: Some("reading".into()), ..Beat::progress(first.claim, 3) };
     worker.say([FromWorker::Beats(vec![beat])]).await;
-    let Heard::BeatAnswer { claim, answer: Ok(accepted) } = worker.hear().await else { panic!("a beat is answered") };
+    let ManagerMessage::BeatAnswer { claim, answer: Ok(accepted) } = worker.hear().await else {
+        panic!("a beat is answered")
+    };
     assert!(claim == first.claim && !accepted.cancel && accepted.lease_remaining > Duration::from_secs(200));
     let running = node.job(ids[0].0).await.workflows.remove(0).running.expect("it runs");
     assert_eq!((running.watermark, running.note.as_deref()), (Some((3, Some(10))), Some("reading")));
@@ -46,8 +48,8 @@ async fn a_job_goes_from_submission_to_its_result() {
     let (mut settled, mut next) = (false, None);
     while !settled || next.is_none() {
         match worker.hear().await {
-            Heard::SettleAnswer { claim, answer: Ok(()) } if claim == first.claim => settled = true,
-            Heard::Assign(assignment) => next = Some(assignment),
+            ManagerMessage::SettleAnswer { claim, answer: Ok(()) } if claim == first.claim => settled = true,
+            ManagerMessage::Assign(assignment) => next = Some(assignment),
             other => panic!("unexpected: {other:?}"),
         }
     }
@@ -55,10 +57,10 @@ async fn a_job_goes_from_submission_to_its_result() {
     assert_eq!(node.job(ids[0].0).await.state, JobState::Succeeded);
 
     // The same outcome again is answered as before; another one is refused.
-    let other = Settlement::new(first.claim, Report::Release { delay: None });
+    let other = Settlement::new(first.claim, EndReport::Release { delay: None });
     worker.say([FromWorker::Settle(vec![succeed(first.claim), other])]).await;
-    assert_eq!(worker.hear().await, Heard::SettleAnswer { claim: first.claim, answer: Ok(()) });
-    let Heard::SettleAnswer { answer: Err(refused), .. } = worker.hear().await else { panic!("refused") };
+    assert_eq!(worker.hear().await, ManagerMessage::SettleAnswer { claim: first.claim, answer: Ok(()) });
+    let ManagerMessage::SettleAnswer { answer: Err(refused), .. } = worker.hear().await else { panic!("refused") };
     assert_eq!(&*refused.code, "already_ended");
 }
 
@@ -76,7 +78,7 @@ async fn probes_that_are_answered_keep_a_worker_live() {
     let (mut last, mut answered) = (None, 0);
     // Were the answers not heard, it would be Suspect after two probes, and stay so.
     while answered < 6 || node.worker("w").await.expect("known").judgement.verdict != Verdict::Healthy {
-        let Heard::Probe { probe } = worker.hear().await else { panic!("nothing but probes is to be heard") };
+        let ManagerMessage::Probe { probe } = worker.hear().await else { panic!("nothing but probes is to be heard") };
         assert_ne!(last.replace(probe), Some(probe));
         worker.say([FromWorker::ProbeAnswer { probe }]).await;
         answered += 1;
@@ -95,7 +97,7 @@ async fn a_worker_that_comes_back_keeps_what_it_holds() {
 
     let mut worker = Worker::welcome(&node, "w", "1", 1, vec![claim]).await;
     worker.say([FromWorker::Settle(vec![succeed(claim)])]).await;
-    assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) });
+    assert_eq!(worker.hear().await, ManagerMessage::SettleAnswer { claim, answer: Ok(()) });
     let done = node.job(id).await;
     assert_eq!((done.state, done.workflows[0].ended.len()), (JobState::Succeeded, 1));
 }
@@ -112,15 +114,15 @@ async fn what_a_worker_does_not_hold_is_handed_out_again_and_the_old_claim_is_st
     let again = worker.assignment().await.claim;
     assert!(again.job == id && again.fence > lost.fence);
     worker.say([FromWorker::Beats(vec![Beat::plain(lost)])]).await;
-    let Heard::BeatAnswer { answer: Err(refused), .. } = worker.hear().await else { panic!("refused") };
+    let ManagerMessage::BeatAnswer { answer: Err(refused), .. } = worker.hear().await else { panic!("refused") };
     assert_eq!(&*refused.code, "stale_attempt");
 
     drop(worker);
     let mut worker = Worker::welcome(&node, "w", "1", 1, vec![lost, again]).await;
-    assert_eq!(worker.hear().await, Heard::Cancel { claim: lost, why: CancelWhy::Stale });
+    assert_eq!(worker.hear().await, ManagerMessage::Cancel { claim: lost, why: CancelWhy::Stale });
 }
 
-fn code_of<T>(answer: Result<T, onward_proto::manager::Refused>) -> Option<String> {
+fn code_of<T>(answer: Result<T, onward_proto::manager::RemoteRefusal>) -> Option<String> {
     answer.err().map(|refused| refused.code.into())
 }
 
@@ -135,13 +137,13 @@ async fn a_job_in_the_archive_is_answered_for_as_if_it_were_in_memory() {
     let mut worker = Worker::welcome(&node, "w", "1", 2, vec![]).await;
     let claim = worker.assignment().await.claim;
     worker.say([FromWorker::Settle(vec![succeed(claim)])]).await;
-    assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) });
+    assert_eq!(worker.hear().await, ManagerMessage::SettleAnswer { claim, answer: Ok(()) });
     node.until_archived(id).await;
 
     node.submit_one().await;
     let held = worker.assignment().await.claim;
     let never = Claim { job: JobId::from_u128(1), ..claim };
-    let release = |claim| Settlement::new(claim, Report::Release { delay: None });
+    let release = |claim| Settlement::new(claim, EndReport::Release { delay: None });
     // One message after the other, each with answers from memory and from the archive.
     worker.say([FromWorker::Beats([lost, held, claim].map(Beat::plain).to_vec())]).await;
     worker.say([FromWorker::Settle(vec![succeed(claim), succeed(never), succeed(held), release(claim)])]).await;
@@ -150,8 +152,8 @@ async fn a_job_in_the_archive_is_answered_for_as_if_it_were_in_memory() {
     let mut settled = Vec::new();
     while settled.len() < 7 {
         match worker.hear().await {
-            Heard::BeatAnswer { claim, answer } => beats.push((claim, code_of(answer))),
-            Heard::SettleAnswer { claim, answer } => settled.push((claim, code_of(answer))),
+            ManagerMessage::BeatAnswer { claim, answer } => beats.push((claim, code_of(answer))),
+            ManagerMessage::SettleAnswer { claim, answer } => settled.push((claim, code_of(answer))),
             other => panic!("unexpected: {other:?}"),
         }
     }
@@ -164,7 +166,7 @@ async fn a_job_in_the_archive_is_answered_for_as_if_it_were_in_memory() {
     let (reason, estimated_remaining) = ("long_workflow".into(), None);
     let asked = ExtensionRequest { claims: vec![claim], reason, progress: 0.5, estimated_remaining };
     worker.say([FromWorker::RequestExtension(asked)]).await;
-    let Heard::ExtensionAnswer { result, .. } = worker.hear().await else { panic!("an answer") };
+    let ManagerMessage::ExtensionAnswer { result, .. } = worker.hear().await else { panic!("an answer") };
     assert_eq!(code_of(result).as_deref(), Some("stale_attempt"));
 }
 
@@ -179,7 +181,7 @@ async fn a_worker_may_ask_about_archived_jobs_as_often_as_it_likes() {
     let claim = worker.assignment().await.claim;
     for round in 0..OFTEN {
         worker.say([FromWorker::Settle(vec![succeed(claim)])]).await;
-        assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) }, "{round}");
+        assert_eq!(worker.hear().await, ManagerMessage::SettleAnswer { claim, answer: Ok(()) }, "{round}");
         if round == 0 {
             node.until_archived(id).await;
         }
@@ -196,7 +198,7 @@ async fn an_older_incarnation_is_sent_away() {
 
     let mut old = Worker::open(&node).await.expect("a session");
     old.say([hello("w", "1", 1, vec![])]).await;
-    let Heard::Rejected(refused) = old.hear().await else { panic!("rejected") };
+    let ManagerMessage::Rejected(refused) = old.hear().await else { panic!("rejected") };
     assert_eq!(&*refused.code, "stale_incarnation");
     old.end().await.expect("nothing to add");
     assert!(node.worker("w").await.expect("known").connected);
@@ -265,7 +267,7 @@ async fn what_attempts_print_is_kept_and_needs_no_answer() {
     let mut frame = v1::WorkerFrame { outputs: vec![last], ..Default::default() };
     worker::put(&mut frame, FromWorker::Settle(vec![succeed(claim)]));
     worker.send(frame).await;
-    assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) });
+    assert_eq!(worker.hear().await, ManagerMessage::SettleAnswer { claim, answer: Ok(()) });
     let kept = soon(node.outputs.read(claim)).await.expect("readable").expect("kept");
     assert_eq!((kept.skipped, &*kept.data), (12_007, &b"end"[..]));
     assert_eq!(node.outputs.stats().dropped_bytes.get(), 0);
@@ -318,17 +320,17 @@ async fn a_thousand_jobs_over_64_slots_each_succeed_once() {
         let mut settle = Vec::new();
         for heard in frame {
             match heard {
-                Heard::Assign(assignment) => {
+                ManagerMessage::Assign(assignment) => {
                     assert!(handed_out.insert(assignment.claim.job), "handed out twice");
                     held += 1;
                     settle.push(succeed(assignment.claim));
                 }
-                Heard::SettleAnswer { claim, answer } => {
+                ManagerMessage::SettleAnswer { claim, answer } => {
                     assert_eq!(answer, Ok(()));
                     assert!(succeeded.insert(claim.job), "succeeded twice");
                     held -= 1;
                 }
-                Heard::Probe { probe } => worker.say([FromWorker::ProbeAnswer { probe }]).await,
+                ManagerMessage::Probe { probe } => worker.say([FromWorker::ProbeAnswer { probe }]).await,
                 other => panic!("unexpected: {other:?}"),
             }
         }
@@ -350,12 +352,12 @@ async fn a_drained_worker_gets_nothing_and_may_leave() {
     worker
         .say([FromWorker::Capacity { slots: 1, accepting: false }, FromWorker::Beats(vec![Beat::plain(unknown)])])
         .await;
-    let Heard::BeatAnswer { answer: Err(refused), .. } = worker.hear().await else { panic!("refused") };
+    let ManagerMessage::BeatAnswer { answer: Err(refused), .. } = worker.hear().await else { panic!("refused") };
     assert_eq!(&*refused.code, "unknown_job");
     let id = node.submit_one().await;
     assert_eq!(node.job(id).await.state, JobState::Ready);
     worker.say([FromWorker::Goodbye]).await;
-    assert!(matches!(worker.hear().await, Heard::Goodbye));
+    assert!(matches!(worker.hear().await, ManagerMessage::Goodbye));
     drop(worker);
     soon(async { while node.worker("w").await.is_some() {} }).await;
 }
@@ -371,7 +373,7 @@ async fn a_goodbye_is_answered_once_nothing_is_held_and_ends_the_session_well() 
     while let Some(frame) = worker.frame().await.expect("it ends well") {
         heard.extend(frame);
     }
-    assert!(matches!(&heard[..], [Heard::Assign(_), Heard::Goodbye]), "{heard:?}");
+    assert!(matches!(&heard[..], [ManagerMessage::Assign(_), ManagerMessage::Goodbye]), "{heard:?}");
     let job = node.job(id).await;
     assert_eq!((job.state, job.workflows[0].counted), (JobState::Ready, 0));
     assert!(node.worker("w").await.is_none());
@@ -405,7 +407,7 @@ async fn a_submission_is_all_or_nothing_and_says_what_is_wrong() {
 /// The kept output of an attempt once everything that was said before has been taken.
 async fn kept(node: &Node, worker: &mut Worker, claim: Claim) -> Option<Vec<u8>> {
     worker.say([FromWorker::Beats(vec![Beat::plain(claim)])]).await;
-    while !matches!(worker.hear().await, Heard::BeatAnswer { .. }) {}
+    while !matches!(worker.hear().await, ManagerMessage::BeatAnswer { .. }) {}
     soon(node.outputs.read(claim)).await.expect("it is read").map(|kept| kept.data)
 }
 
@@ -432,7 +434,7 @@ async fn a_session_adds_to_the_output_of_what_its_worker_holds_and_of_nothing_el
     holder.send(printed(claim, b"mine")).await;
     assert_eq!(kept(&node, &mut holder, claim).await, Some(b"mine".to_vec()));
     holder.say([FromWorker::Settle(vec![succeed(claim)])]).await;
-    while !matches!(holder.hear().await, Heard::SettleAnswer { .. }) {}
+    while !matches!(holder.hear().await, ManagerMessage::SettleAnswer { .. }) {}
     stranger.send(printed(claim, b"not mine")).await;
     holder.send(printed(claim, b", to the end")).await;
     assert_eq!(kept(&node, &mut holder, claim).await, Some(b"mine, to the end".to_vec()));

@@ -13,8 +13,8 @@ use axum::{Extension, Router};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use onward_core::fence::Term;
-use onward_gossip::{ClusterKey, ClusterKeys, GossipRule, Label, Role};
-use onward_node::api::access::Connection;
+use onward_gossip::{ClusterKey, ClusterKeys, GossipRule, NodeLabel, Role};
+use onward_node::api::access::ClientConnection;
 use onward_node::cluster::leader::LeaderView;
 use onward_node::gossip::GossipConfig;
 use onward_node::peer::PeerIdentity;
@@ -34,8 +34,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-fn label(text: &str) -> Label {
-    Label::new(text).unwrap()
+fn label(text: &str) -> NodeLabel {
+    NodeLabel::new(text).unwrap()
 }
 
 fn pem(label: &str, der: &[u8]) -> String {
@@ -86,7 +86,7 @@ impl Authority {
     }
 }
 
-async fn who(Extension(connection): Extension<Connection>) -> String {
+async fn who(Extension(connection): Extension<ClientConnection>) -> String {
     connection.identity().map_or_else(|| "nobody".into(), PeerIdentity::to_string)
 }
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use onward_core::fence::Term;
-use onward_log::{Archive, ArchivedJob, Blob, Digest, Error, Scanned};
+use onward_log::{Archive, ArchivedJob, Blob, BlobDigest, Error, ScanPage};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::connection::Pool;
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 
 const PUT: &str = include_str!("../sql/archive_put.sql");
 const PUT_BLOBS: &str = include_str!("../sql/archive_put_blobs.sql");
@@ -46,7 +46,7 @@ impl PostgresArchive {
             return Ok(row);
         }
         let given = self.term.expect("without a term everything is admitted");
-        let rows = self.pool.look(TERM, &[&self.name]).map_err(Failure::of_look)?;
+        let rows = self.pool.look(TERM, &[&self.name]).map_err(RequestFailure::of_look)?;
         let current = rows.first().map_or(0, |row| row.get::<_, i64>(0).cast_unsigned());
         Err(Error::StaleTerm { given, current: Term::new(current) })
     }
@@ -70,7 +70,7 @@ impl Archive for PostgresArchive {
         let bytes = rows.iter().chain(&contents).map(|bytes| bytes.len()).sum();
         let params: [&(dyn ToSql + Sync); 9] =
             [&self.name, &ids, &ended, &expires, &rows, &of, &digests, &contents, &self.term()];
-        self.admitted(self.pool.change(PUT, &params, bytes).map_err(Failure::of_change)?).map(drop)
+        self.admitted(self.pool.change(PUT, &params, bytes).map_err(RequestFailure::of_change)?).map(drop)
     }
 
     fn put_blobs(&self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Error> {
@@ -81,27 +81,27 @@ impl Archive for PostgresArchive {
         let contents: Vec<&[u8]> = blobs.iter().map(|blob| blob.bytes).collect();
         let bytes = contents.iter().map(|bytes| bytes.len()).sum();
         let params: [&(dyn ToSql + Sync); 5] = [&self.name, &Uuid::from_u128(id), &digests, &contents, &self.term()];
-        self.admitted(self.pool.change(PUT_BLOBS, &params, bytes).map_err(Failure::of_change)?).map(drop)
+        self.admitted(self.pool.change(PUT_BLOBS, &params, bytes).map_err(RequestFailure::of_change)?).map(drop)
     }
 
     fn get(&self, id: u128) -> Result<Option<Vec<u8>>, Error> {
-        let rows = self.pool.look(GET, &[&self.name, &Uuid::from_u128(id)]).map_err(Failure::of_look)?;
+        let rows = self.pool.look(GET, &[&self.name, &Uuid::from_u128(id)]).map_err(RequestFailure::of_look)?;
         Ok(rows.first().map(|row| row.get(0)))
     }
 
-    fn blob(&self, id: u128, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&self, id: u128, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         let rows = self.pool.look(BLOB, &[&self.name, &Uuid::from_u128(id), &&digest[..]]);
-        Ok(rows.map_err(Failure::of_look)?.first().map(|row| row.get(0)))
+        Ok(rows.map_err(RequestFailure::of_look)?.first().map(|row| row.get(0)))
     }
 
-    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Scanned, Error> {
+    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<ScanPage, Error> {
         let Some(highest) = before.unwrap_or(u128::MAX).checked_sub(u128::from(before.is_some())) else {
-            return Ok(Scanned::default());
+            return Ok(ScanPage::default());
         };
         let (max_rows, max_bytes) = (at_most(max_rows), at_most(max_bytes));
         let rows = self.pool.look(SCAN, &[&self.name, &Uuid::from_u128(highest), &max_rows, &max_bytes]);
-        let mut scanned = Scanned::default();
-        for row in rows.map_err(Failure::of_look)? {
+        let mut scanned = ScanPage::default();
+        for row in rows.map_err(RequestFailure::of_look)? {
             match row.get::<_, Option<Vec<u8>>>(1) {
                 Some(bytes) => scanned.rows.push((row.get::<_, Uuid>(0).as_u128(), bytes)),
                 None => scanned.has_more = true,
@@ -111,14 +111,14 @@ impl Archive for PostgresArchive {
     }
 
     fn count(&self) -> Result<u64, Error> {
-        let rows = self.pool.look(COUNT, &[&self.name]).map_err(Failure::of_look)?;
+        let rows = self.pool.look(COUNT, &[&self.name]).map_err(RequestFailure::of_look)?;
         Ok(rows.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
     }
 
     fn expire(&self, now_ms: u64, keep_at_most: u64, max_rows: usize) -> Result<usize, Error> {
         let params: [&(dyn ToSql + Sync); 5] =
             [&self.name, &ms(now_ms), &ms(keep_at_most), &at_most(max_rows), &self.term()];
-        let row = self.admitted(self.pool.change(EXPIRE, &params, 0).map_err(Failure::of_change)?)?;
+        let row = self.admitted(self.pool.change(EXPIRE, &params, 0).map_err(RequestFailure::of_change)?)?;
         Ok(usize::try_from(row.get::<_, i64>(0)).unwrap_or_default())
     }
 

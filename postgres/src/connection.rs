@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::failure::{Failure, OpenError};
-use crate::session::{Answer, Connector, Session};
+use crate::failure::{OpenError, RequestFailure};
+use crate::session::{Connector, DatabaseSession, QueryAnswer};
 
 /// The rate that a slow network still carries: requests that carry much get so much more time.
 const BYTES_PER_MS: usize = 4 << 10;
@@ -26,7 +26,7 @@ const SHARED_CONNECTIONS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Connection {
     connector: Arc<Connector>,
-    session: Option<Session>,
+    session: Option<DatabaseSession>,
     /// Always there until the end.
     runtime: Option<Runtime>,
 }
@@ -54,10 +54,10 @@ impl Connection {
         text: &'static str,
         params: &[&(dyn ToSql + Sync)],
         deadline: Instant,
-    ) -> Result<Vec<Row>, Failure> {
-        let Answer { rows, warning } = self.ask(deadline, async |session| session.query(text, params).await)?;
+    ) -> Result<Vec<Row>, RequestFailure> {
+        let QueryAnswer { rows, warning } = self.ask(deadline, async |session| session.query(text, params).await)?;
         match warning {
-            Some(cause) => Err(Failure::Unknown { cause }),
+            Some(cause) => Err(RequestFailure::Unknown { cause }),
             None => Ok(rows),
         }
     }
@@ -68,14 +68,14 @@ impl Connection {
         text: &'static str,
         params: &[&(dyn ToSql + Sync)],
         deadline: Instant,
-    ) -> Result<Vec<Row>, Failure> {
+    ) -> Result<Vec<Row>, RequestFailure> {
         self.ask(deadline, async |session| session.query(text, params).await).map(|answer| answer.rows)
     }
 
     /// Carries out several statements as one transaction.
-    pub(crate) fn batch(&mut self, text: &str, deadline: Instant) -> Result<(), Failure> {
+    pub(crate) fn batch(&mut self, text: &str, deadline: Instant) -> Result<(), RequestFailure> {
         match self.ask(deadline, async |session| session.batch(text).await)? {
-            Some(cause) => Err(Failure::Unknown { cause }),
+            Some(cause) => Err(RequestFailure::Unknown { cause }),
             None => Ok(()),
         }
     }
@@ -85,8 +85,8 @@ impl Connection {
     fn ask<T>(
         &mut self,
         deadline: Instant,
-        question: impl AsyncFnOnce(&mut Session) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        question: impl AsyncFnOnce(&mut DatabaseSession) -> Result<T, RequestFailure>,
+    ) -> Result<T, RequestFailure> {
         let Self { connector, session, runtime } = self;
         let runtime = runtime.as_ref().expect("it is there until the end");
         let limit = deadline.saturating_duration_since(Instant::now());
@@ -108,9 +108,9 @@ impl Connection {
         runtime.block_on(async { timeout(limit, asking).await }).unwrap_or_else(|_| {
             let cause = format!("no answer within {} ms", limit.as_millis());
             Err(if was_sent.get() {
-                Failure::Unknown { cause }
+                RequestFailure::Unknown { cause }
             } else {
-                Failure::NotConnected(OpenError::Unreachable(cause))
+                RequestFailure::NotConnected(OpenError::Unreachable(cause))
             })
         })
     }
@@ -147,7 +147,7 @@ impl Pool {
     }
 
     /// Looks at something on a connection that is free, or as soon as one is.
-    pub(crate) fn look(&self, text: &'static str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
+    pub(crate) fn look(&self, text: &'static str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, RequestFailure> {
         self.lend(|connection| connection.look(text, params, connection.read_deadline()))
     }
 
@@ -157,11 +157,11 @@ impl Pool {
         text: &'static str,
         params: &[&(dyn ToSql + Sync)],
         bytes: usize,
-    ) -> Result<Vec<Row>, Failure> {
+    ) -> Result<Vec<Row>, RequestFailure> {
         self.lend(|connection| connection.change(text, params, connection.deadline(bytes)))
     }
 
-    fn lend<T>(&self, ask: impl FnOnce(&mut Connection) -> Result<T, Failure>) -> Result<T, Failure> {
+    fn lend<T>(&self, ask: impl FnOnce(&mut Connection) -> Result<T, RequestFailure>) -> Result<T, RequestFailure> {
         let mut loan = Loan { pool: self, connection: Some(self.take()?) };
         ask(loan.connection.as_mut().expect("it is there until the loan ends"))
     }

@@ -33,7 +33,7 @@ pub enum OpenError {
 
 /// The fate of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Failure {
+pub(crate) enum RequestFailure {
     /// Nothing was sent.
     NotConnected(OpenError),
     /// The database says that nothing changed.
@@ -44,7 +44,7 @@ pub(crate) enum Failure {
     Unknown { cause: String },
 }
 
-impl Failure {
+impl RequestFailure {
     /// The meaning of a failed request by the database's own answer, or by the lack of one.
     ///
     /// An `ERROR` ends its transaction before it committed. `FATAL` and `PANIC` end the backend, at whichever moment, so they
@@ -97,7 +97,7 @@ fn of_opening(error: OpenError, otherwise: impl FnOnce(String) -> Error) -> Erro
     }
 }
 
-impl From<OpenError> for Failure {
+impl From<OpenError> for RequestFailure {
     fn from(error: OpenError) -> Self {
         Self::NotConnected(error)
     }
@@ -106,7 +106,7 @@ impl From<OpenError> for Failure {
 /// A look before anything was asked for.
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
-        Failure::from(error).of_look()
+        RequestFailure::from(error).of_look()
     }
 }
 
@@ -133,11 +133,11 @@ mod tests {
 
     #[test]
     fn an_answer_is_believed_only_if_it_ended_the_transaction() {
-        let is = |code, severity| Failure::of_answer(code, severity, String::new());
+        let is = |code, severity| RequestFailure::of_answer(code, severity, String::new());
         let (refused, full, unknown) = (
-            Failure::Refused { cause: String::new() },
-            Failure::Full { cause: String::new() },
-            Failure::Unknown { cause: String::new() },
+            RequestFailure::Refused { cause: String::new() },
+            RequestFailure::Full { cause: String::new() },
+            RequestFailure::Unknown { cause: String::new() },
         );
         for (code, severity, expected) in [
             ("53100", Severity::Error, &full),

@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_log::{Blob, Changed, Error, Snapshot, StoredRow, Tail};
+use onward_log::{Blob, Error, LogChange, Snapshot, StoredRow, Tail};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::connection::Connection;
-use crate::failure::{Failure, OpenError};
+use crate::failure::{OpenError, RequestFailure};
 use crate::{Database, OutputKey, StoredToken};
 
 const BEGIN: &str = include_str!("../sql/import_begin.sql");
@@ -81,7 +81,7 @@ impl Database {
         let mut import = Import { name: name.to_owned(), id: crate::session::random_uuid()?, connection };
         let begun = import.until_known(|import, name| {
             let deadline = import.connection.deadline(0);
-            import.connection.change(BEGIN, &[&name, &import.id], deadline).map_err(Failure::of_change)
+            import.connection.change(BEGIN, &[&name, &import.id], deadline).map_err(RequestFailure::of_change)
         })?;
         if begun == 0 {
             return Err(ImportError::NotEmpty(onward_log::Log::tail(&mut log)?));
@@ -89,7 +89,7 @@ impl Database {
         for table in TABLES {
             import.until_known(|import, name| {
                 let deadline = Instant::now() + REMOVED_WITHIN;
-                import.connection.change(table, &[&name], deadline).map_err(Failure::of_change)
+                import.connection.change(table, &[&name], deadline).map_err(RequestFailure::of_change)
             })?;
         }
         Ok(import)
@@ -157,12 +157,12 @@ impl Import {
         let finished = self.until_known(|import, name| {
             let deadline = import.connection.deadline(0);
             let params: [&(dyn ToSql + Sync); 5] = [&name, &import.id, &term, &covers, &chunks];
-            let finished = import.connection.change(FINISH, &params, deadline).map_err(Failure::of_change)?;
+            let finished = import.connection.change(FINISH, &params, deadline).map_err(RequestFailure::of_change)?;
             if !finished.is_empty() {
                 return Ok(finished);
             }
             // By an earlier try whose answer was lost: this write comes after it, and is as durable.
-            import.connection.change(IS_DONE, &[&name, &term], deadline).map_err(Failure::of_change)
+            import.connection.change(IS_DONE, &[&name, &term], deadline).map_err(RequestFailure::of_change)
         })?;
         if finished == 0 { Err(ImportError::Superseded) } else { Ok(()) }
     }
@@ -173,7 +173,7 @@ impl Import {
             let deadline = import.connection.deadline(bytes);
             let mut params: Vec<&(dyn ToSql + Sync)> = vec![&name, &import.id];
             params.extend(given);
-            import.connection.change(text, &params, deadline).map_err(Failure::of_change)
+            import.connection.change(text, &params, deadline).map_err(RequestFailure::of_change)
         })?;
         if goes_on == 0 { Err(ImportError::Superseded) } else { Ok(()) }
     }
@@ -186,7 +186,7 @@ impl Import {
         let (name, since) = (self.name.clone(), Instant::now());
         loop {
             match ask(self, &name) {
-                Err(error) if error.changed() == Changed::Maybe && since.elapsed() < IN_DOUBT_FOR => {
+                Err(error) if error.changed() == LogChange::Maybe && since.elapsed() < IN_DOUBT_FOR => {
                     thread::sleep(ASK_AGAIN);
                 }
                 known => return Ok(known?.len()),

@@ -46,7 +46,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use connection::{Connection, Pool};
-use failure::Failure;
+use failure::RequestFailure;
 use onward_core::candidate::HolderId;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
@@ -58,11 +58,11 @@ pub use archive::PostgresArchive;
 pub use failure::OpenError;
 pub use import::{Import, ImportError};
 pub use log::PostgresLog;
-pub use members::Member;
+pub use members::MemberRow;
 pub use outputs::{OutputFound, OutputKey, PostgresOutputs};
-pub use seat::Seat;
+pub use seat::SeatView;
 pub use secrets::PostgresSecrets;
-pub use tokens::{Added, PostgresTokens, StoredToken};
+pub use tokens::{PostgresTokens, StoredToken, TokenInsert};
 
 /// The time that a request may take before its connection is given up and its outcome is not known. Shorter than
 /// `seat_ttl`, so that there is time to ask again.
@@ -153,7 +153,7 @@ impl Database {
     /// Hands the seat of the log of this name, which we hold under this term, over to another life. False if the term is
     /// over.
     pub fn hand_over(&self, name: &str, term: Term, heir: HolderId) -> Result<bool, onward_log::Error> {
-        Seat::hand_over(name, term, self.holder.id, Uuid::from_u128(heir.0), &self.pool)
+        SeatView::hand_over(name, term, self.holder.id, Uuid::from_u128(heir.0), &self.pool)
     }
 
     /// Says that we share the log of this name and live. False if our own name belongs to another that lives.
@@ -164,7 +164,7 @@ impl Database {
         is_candidate: bool,
         reaches_leader: bool,
     ) -> Result<bool, onward_log::Error> {
-        let member = Member {
+        let member = MemberRow {
             name: self.holder.name.clone(),
             holder: self.holder(),
             address: self.holder.address.clone(),
@@ -178,23 +178,23 @@ impl Database {
     }
 
     /// Members that share the log of this name, by their names.
-    pub fn members(&self, name: &str) -> Result<Vec<Member>, onward_log::Error> {
-        Member::list(name, &self.pool)
+    pub fn members(&self, name: &str) -> Result<Vec<MemberRow>, onward_log::Error> {
+        MemberRow::list(name, &self.pool)
     }
 
     /// We share the log of this name no more.
     pub fn remove_member(&self, name: &str) -> Result<(), onward_log::Error> {
-        Member::remove(name, self.holder.id, &self.pool)
+        MemberRow::remove(name, self.holder.id, &self.pool)
     }
 
     /// The seat of the log of this name, as it is seen.
-    pub fn seat(&self, name: &str) -> Result<Seat, onward_log::Error> {
-        Seat::look(name, &self.pool)
+    pub fn seat(&self, name: &str) -> Result<SeatView, onward_log::Error> {
+        SeatView::look(name, &self.pool)
     }
 
     /// The standbys that a commit waits for, in PostgreSQL's words; empty if it waits for none.
     pub fn synchronous_standbys(&self) -> Result<String, onward_log::Error> {
-        let rows = self.pool.look(STANDBYS, &[]).map_err(Failure::of_look)?;
+        let rows = self.pool.look(STANDBYS, &[]).map_err(RequestFailure::of_look)?;
         Ok(rows[0].get(0))
     }
 

@@ -9,7 +9,7 @@ use onward_log::Error;
 use uuid::Uuid;
 
 use crate::connection::Pool;
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 use crate::seat::holder_id;
 
 const PUT: &str = include_str!("../sql/member_put.sql");
@@ -20,7 +20,7 @@ const REMOVE: &str = "delete from onward.member where log = $1::text and holder 
 
 /// A manager that shares a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Member {
+pub struct MemberRow {
     pub name: String,
     /// The life of the member's process.
     pub holder: HolderId,
@@ -36,7 +36,7 @@ pub struct Member {
     pub silent_for: Duration,
 }
 
-impl Member {
+impl MemberRow {
     /// Says that this member lives. Not if its name belongs to another that was heard of within `keeps_name`.
     pub(crate) fn put(&self, log: &str, pool: &Pool, keeps_name: Duration) -> Result<bool, Error> {
         let holder = Uuid::from_u128(self.holder.0);
@@ -45,15 +45,15 @@ impl Member {
         let keeps_name = keeps_name.as_secs_f64();
         let params: [&(dyn tokio_postgres::types::ToSql + Sync); 9] =
             [&log, &self.name, &holder, address, version, &applied, candidate, &keeps_name, &self.reaches_leader];
-        Ok(!pool.change(PUT, &params, 0).map_err(Failure::of_change)?.is_empty())
+        Ok(!pool.change(PUT, &params, 0).map_err(RequestFailure::of_change)?.is_empty())
     }
 
     pub(crate) fn remove(log: &str, holder: Uuid, pool: &Pool) -> Result<(), Error> {
-        pool.change(REMOVE, &[&log, &holder], 0).map(drop).map_err(Failure::of_change)
+        pool.change(REMOVE, &[&log, &holder], 0).map(drop).map_err(RequestFailure::of_change)
     }
 
     pub(crate) fn list(log: &str, pool: &Pool) -> Result<Vec<Self>, Error> {
-        let rows = pool.look(LIST, &[&log]).map_err(Failure::of_look)?;
+        let rows = pool.look(LIST, &[&log]).map_err(RequestFailure::of_look)?;
         let member = |row: &tokio_postgres::Row| Self {
             name: row.get(0),
             holder: holder_id(row.get(1)),

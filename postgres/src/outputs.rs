@@ -7,7 +7,7 @@ use onward_log::Error;
 use uuid::Uuid;
 
 use crate::connection::Connection;
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 
 const SCAN: &str = "select job, workflow, fence, sum(octet_length(bytes))::bigint, max(written_at) from onward.output
     where log = $1::text group by job, workflow, fence order by max(written_at)";
@@ -56,7 +56,7 @@ impl PostgresOutputs {
     pub fn scan(&self) -> Result<Vec<OutputFound>, Error> {
         let mut connection = self.connection();
         let deadline = connection.read_deadline();
-        let rows = connection.look(SCAN, &[&self.name], deadline).map_err(Failure::of_look)?;
+        let rows = connection.look(SCAN, &[&self.name], deadline).map_err(RequestFailure::of_look)?;
         let found = rows.iter().map(|row| OutputFound {
             key: OutputKey {
                 job: row.get::<_, Uuid>(0).as_u128(),
@@ -88,7 +88,7 @@ impl PostgresOutputs {
             &[&self.name, &job, &workflow, &fence, &skipped, &data, &now, &PART_BYTES, &self.keep_bytes, &term],
             deadline,
         );
-        Ok(rows.map_err(Failure::of_change)?.first().map(|row| row.get::<_, i64>(0).unsigned_abs()))
+        Ok(rows.map_err(RequestFailure::of_change)?.first().map(|row| row.get::<_, i64>(0).unsigned_abs()))
     }
 
     /// The kept output of an attempt: the number of bytes before it, and the bytes, as many as are to be kept.
@@ -96,7 +96,8 @@ impl PostgresOutputs {
         let mut connection = self.connection();
         let deadline = connection.deadline(0);
         let (job, workflow, fence) = (Uuid::from_u128(key.job), i32::from(key.workflow), key.fence.cast_signed());
-        let rows = connection.look(READ, &[&self.name, &job, &workflow, &fence], deadline).map_err(Failure::of_look)?;
+        let rows =
+            connection.look(READ, &[&self.name, &job, &workflow, &fence], deadline).map_err(RequestFailure::of_look)?;
         let Some(first) = rows.first() else { return Ok(None) };
         let start = first.get::<_, i64>(0).unsigned_abs();
         let mut data = Vec::new();
@@ -117,8 +118,9 @@ impl PostgresOutputs {
         let mut connection = self.connection();
         let deadline = connection.deadline(0);
         let (job, workflow, fence) = (Uuid::from_u128(key.job), i32::from(key.workflow), key.fence.cast_signed());
-        let rows =
-            connection.look(WRITTEN_AT, &[&self.name, &job, &workflow, &fence], deadline).map_err(Failure::of_look)?;
+        let rows = connection
+            .look(WRITTEN_AT, &[&self.name, &job, &workflow, &fence], deadline)
+            .map_err(RequestFailure::of_look)?;
         Ok(rows.first().and_then(|row| row.get::<_, Option<i64>>(0)).map(i64::unsigned_abs))
     }
 
@@ -128,7 +130,7 @@ impl PostgresOutputs {
         let deadline = connection.deadline(0);
         let (job, workflow, fence) = (Uuid::from_u128(key.job), i32::from(key.workflow), key.fence.cast_signed());
         let rows = connection.change(REMOVE, &[&self.name, &job, &workflow, &fence], deadline);
-        Ok(!rows.map_err(Failure::of_change)?.is_empty())
+        Ok(!rows.map_err(RequestFailure::of_change)?.is_empty())
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {

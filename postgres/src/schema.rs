@@ -6,7 +6,7 @@
 use tokio_postgres::Row;
 
 use crate::connection::Connection;
-use crate::failure::{Failure, OpenError};
+use crate::failure::{OpenError, RequestFailure};
 
 /// Statements that lead to each version, from the one before.
 const STEPS: &[&str] = &[
@@ -76,10 +76,10 @@ fn version(connection: &mut Connection) -> Result<Option<(i32, String)>, OpenErr
     Ok(rows.first().map(|row: &Row| (row.get(0), row.get(1))))
 }
 
-fn opened(failure: Failure) -> OpenError {
+fn opened(failure: RequestFailure) -> OpenError {
     match failure {
-        Failure::NotConnected(error) => error,
-        Failure::Refused { cause } | Failure::Full { cause } => OpenError::Refused(cause),
-        Failure::Unknown { cause } => OpenError::Unreachable(cause),
+        RequestFailure::NotConnected(error) => error,
+        RequestFailure::Refused { cause } | RequestFailure::Full { cause } => OpenError::Refused(cause),
+        RequestFailure::Unknown { cause } => OpenError::Unreachable(cause),
     }
 }

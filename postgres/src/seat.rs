@@ -8,7 +8,7 @@ use onward_log::Error;
 use uuid::Uuid;
 
 use crate::connection::Pool;
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 
 const LOOK: &str = "select seat.term, seat.beat, seat.holder, seat.is_importing,
         (select first from onward.batch where log = seat.log order by first desc limit 1),
@@ -20,7 +20,7 @@ const HAND_OVER: &str = "update onward.seat set handover = $3::uuid, beat = beat
 
 /// The seat of a log as it was seen at one look.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Seat {
+pub struct SeatView {
     pub sight: SeatSight,
     /// The name and the address that its holder gave.
     pub name: Option<String>,
@@ -29,11 +29,11 @@ pub struct Seat {
     pub clock_ahead_ms: i64,
 }
 
-impl Seat {
+impl SeatView {
     /// None was ever taken if there is no such log yet.
     pub(crate) fn look(log: &str, pool: &Pool) -> Result<Self, Error> {
         let asked_at = wall_ms();
-        let rows = pool.look(LOOK, &[&log]).map_err(Failure::of_look)?;
+        let rows = pool.look(LOOK, &[&log]).map_err(RequestFailure::of_look)?;
         let answered_at = wall_ms();
         let Some(row) = rows.first() else { return Ok(Self::default()) };
         let holder = |at| row.get::<_, Option<Uuid>>(at).map(holder_id);
@@ -53,7 +53,7 @@ impl Seat {
     /// Hands the seat over. Gives whether it now is this heir's; not if the term is over.
     pub(crate) fn hand_over(log: &str, term: Term, holder: Uuid, heir: Uuid, pool: &Pool) -> Result<bool, Error> {
         let changed = pool.change(HAND_OVER, &[&log, &term.get().cast_signed(), &heir, &holder], 0);
-        Ok(!changed.map_err(Failure::of_change)?.is_empty())
+        Ok(!changed.map_err(RequestFailure::of_change)?.is_empty())
     }
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use onward_log::{Changed, Error};
+use onward_log::{Error, LogChange};
 
 use crate::connection::Pool;
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 
 const GET: &str = "select key from onward.secret where log = $1::text and name = $2::text";
 const PUT: &str =
@@ -30,14 +30,14 @@ impl PostgresSecrets {
     pub fn key(&self, name: &str, made: [u8; 32]) -> Result<[u8; 32], Error> {
         let mut doubt = None;
         for _ in 0..TRIES {
-            let found = self.pool.look(GET, &[&self.name, &name]).map_err(Failure::of_look)?;
+            let found = self.pool.look(GET, &[&self.name, &name]).map_err(RequestFailure::of_look)?;
             if let Some(row) = found.first() {
                 let wrong = |_| Error::Corrupt { what: format!("the secret {name} is no key of 32 bytes") };
                 return row.get::<_, &[u8]>(0).try_into().map_err(wrong);
             }
             // Whatever became of it, the next look shows which key it is.
-            match self.pool.change(PUT, &[&self.name, &name, &&made[..]], 0).map_err(Failure::of_change) {
-                Err(error) if error.changed() == Changed::Maybe => doubt = Some(error),
+            match self.pool.change(PUT, &[&self.name, &name, &&made[..]], 0).map_err(RequestFailure::of_change) {
+                Err(error) if error.changed() == LogChange::Maybe => doubt = Some(error),
                 stored => drop(stored?),
             }
         }

@@ -19,8 +19,8 @@ use tokio_postgres::{AsyncMessage, Client, Config, NoTls, Row, SimpleQueryMessag
 use uuid::Uuid;
 
 use crate::address::Address;
-use crate::failure::{Failure, OpenError, is_warning, told};
-use crate::tls::Rustls;
+use crate::failure::{OpenError, RequestFailure, is_warning, told};
+use crate::tls::PostgresTls;
 
 /// A setting that means nothing to the database. A connection on which it has our value is the one that we opened.
 const MARK: &str = "onward.session";
@@ -46,7 +46,7 @@ const WANTED: [(&str, &str); 4] = [
 /// Makes connections.
 pub(crate) struct Connector {
     address: Address,
-    tls: Option<Rustls>,
+    tls: Option<PostgresTls>,
     mark: String,
     pub(crate) answered_within: Duration,
     /// The host to begin with: the one that was good the last time, or the one after one that was not.
@@ -57,12 +57,12 @@ impl Connector {
     pub(crate) fn new(url: &str, answered_within: Duration) -> Result<Self, OpenError> {
         let mark = random_uuid()?.to_string();
         let address = Address::parse(url, (MARK, &mark))?;
-        let tls = address.tls.as_ref().map(|roots| Rustls::new(roots.as_deref())).transpose()?;
+        let tls = address.tls.as_ref().map(|roots| PostgresTls::new(roots.as_deref())).transpose()?;
         Ok(Self { address, tls, mark, answered_within, begin_with: AtomicUsize::new(0) })
     }
 
     /// Connects to the first host that accepts writes.
-    pub(crate) async fn connect(&self) -> Result<Session, OpenError> {
+    pub(crate) async fn connect(&self) -> Result<DatabaseSession, OpenError> {
         let hosts = &self.address.hosts;
         let begin = self.begin_with.load(Ordering::Relaxed);
         let mut failed = None;
@@ -88,15 +88,15 @@ impl Connector {
         Err(failed.expect("an address has a host"))
     }
 
-    async fn open(&self, host: &Config) -> Result<Session, OpenError> {
+    async fn open(&self, host: &Config) -> Result<DatabaseSession, OpenError> {
         let mut session = match &self.tls {
             Some(tls) => {
                 let (client, connection) = host.connect(tls.clone()).await.map_err(|error| unopened(&error))?;
-                Session::new(client, connection)
+                DatabaseSession::new(client, connection)
             }
             None => {
                 let (client, connection) = host.connect(NoTls).await.map_err(|error| unopened(&error))?;
-                Session::new(client, connection)
+                DatabaseSession::new(client, connection)
             }
         };
         session.check(&self.mark).await?;
@@ -158,7 +158,7 @@ pub(crate) fn random_uuid() -> Result<Uuid, OpenError> {
 type Messages = dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<AsyncMessage, tokio_postgres::Error>>> + Send;
 
 /// A connection that was checked.
-pub(crate) struct Session {
+pub(crate) struct DatabaseSession {
     client: Client,
     messages: Box<Messages>,
     statements: Vec<(&'static str, Statement)>,
@@ -168,12 +168,12 @@ pub(crate) struct Session {
 
 /// The answer, and the messages beside it.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct QueryAnswer {
     pub(crate) rows: Vec<Row>,
     pub(crate) warning: Option<String>,
 }
 
-impl Session {
+impl DatabaseSession {
     fn new<S, T>(client: Client, mut connection: tokio_postgres::Connection<S, T>) -> Self
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -186,8 +186,8 @@ impl Session {
     /// Refuses a server on which a commit is not what it should be, and a connection that is not ours alone.
     async fn check(&mut self, mark: &str) -> Result<(), OpenError> {
         let refused = |failure| match failure {
-            Failure::NotConnected(error) => error,
-            Failure::Refused { cause } | Failure::Full { cause } | Failure::Unknown { cause } => {
+            RequestFailure::NotConnected(error) => error,
+            RequestFailure::Refused { cause } | RequestFailure::Full { cause } | RequestFailure::Unknown { cause } => {
                 OpenError::Refused(cause)
             }
         };
@@ -232,7 +232,7 @@ impl Session {
         &mut self,
         text: &'static str,
         params: &[&(dyn ToSql + Sync)],
-    ) -> Result<Answer, Failure> {
+    ) -> Result<QueryAnswer, RequestFailure> {
         let known = self.statements.iter().find(|(known, _)| core::ptr::eq(*known, text));
         let statement = match known {
             Some((_, statement)) => statement.clone(),
@@ -240,7 +240,7 @@ impl Session {
                 let prepared = answered(&mut self.messages, &mut self.lost, self.client.prepare(text)).await;
                 // It was not carried out.
                 let (statement, _) = prepared.map_err(|failure| match failure {
-                    Failure::Unknown { cause } => Failure::NotConnected(OpenError::Unreachable(cause)),
+                    RequestFailure::Unknown { cause } => RequestFailure::NotConnected(OpenError::Unreachable(cause)),
                     refused => refused,
                 })?;
                 self.statements.push((text, statement.clone()));
@@ -248,17 +248,17 @@ impl Session {
             }
         };
         let asked = answered(&mut self.messages, &mut self.lost, self.client.query(&statement, params)).await;
-        asked.map(|(rows, warning)| Answer { rows, warning })
+        asked.map(|(rows, warning)| QueryAnswer { rows, warning })
     }
 
     /// Carries out several statements, without parameters, as one transaction.
-    pub(crate) async fn batch(&mut self, text: &str) -> Result<Option<String>, Failure> {
+    pub(crate) async fn batch(&mut self, text: &str) -> Result<Option<String>, RequestFailure> {
         let asked = answered(&mut self.messages, &mut self.lost, self.client.batch_execute(text)).await;
         asked.map(|((), warning)| warning)
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for DatabaseSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session").field("lost", &self.lost).finish_non_exhaustive()
     }
@@ -269,7 +269,7 @@ async fn answered<T>(
     messages: &mut Messages,
     lost: &mut Option<String>,
     question: impl Future<Output = Result<T, tokio_postgres::Error>>,
-) -> Result<(T, Option<String>), Failure> {
+) -> Result<(T, Option<String>), RequestFailure> {
     let mut question = pin!(question);
     let mut warning = None;
     let answer = poll_fn(|context| {
@@ -277,8 +277,8 @@ async fn answered<T>(
             *lost = hear(messages, context, &mut warning);
         }
         match (question.as_mut().poll(context), &*lost) {
-            (Poll::Ready(answer), _) => Poll::Ready(answer.map_err(|error| Failure::of(&error))),
-            (Poll::Pending, Some(cause)) => Poll::Ready(Err(Failure::Unknown { cause: cause.clone() })),
+            (Poll::Ready(answer), _) => Poll::Ready(answer.map_err(|error| RequestFailure::of(&error))),
+            (Poll::Pending, Some(cause)) => Poll::Ready(Err(RequestFailure::Unknown { cause: cause.clone() })),
             (Poll::Pending, None) => Poll::Pending,
         }
     });

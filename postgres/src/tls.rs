@@ -18,11 +18,11 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use crate::failure::OpenError;
 
 #[derive(Clone)]
-pub(crate) struct Rustls {
+pub(crate) struct PostgresTls {
     config: Arc<ClientConfig>,
 }
 
-impl Rustls {
+impl PostgresTls {
     /// Trusts the authorities in this file, or those that browsers trust.
     pub(crate) fn new(authorities: Option<&Path>) -> Result<Self, OpenError> {
         let roots = match authorities {
@@ -49,41 +49,41 @@ fn read(file: &Path) -> Result<RootCertStore, String> {
     if roots.is_empty() { Err("it has no certificate".into()) } else { Ok(roots) }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Rustls {
-    type Stream = Encrypted<S>;
-    type TlsConnect = Handshake;
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for PostgresTls {
+    type Stream = PostgresTlsStream<S>;
+    type TlsConnect = PostgresHandshake;
     type Error = io::Error;
 
-    fn make_tls_connect(&mut self, host: &str) -> Result<Handshake, io::Error> {
+    fn make_tls_connect(&mut self, host: &str) -> Result<PostgresHandshake, io::Error> {
         let host = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Handshake { connector: TlsConnector::from(self.config.clone()), host })
+        Ok(PostgresHandshake { connector: TlsConnector::from(self.config.clone()), host })
     }
 }
 
-pub(crate) struct Handshake {
+pub(crate) struct PostgresHandshake {
     connector: TlsConnector,
     host: ServerName<'static>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Handshake {
-    type Stream = Encrypted<S>;
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for PostgresHandshake {
+    type Stream = PostgresTlsStream<S>;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted<S>>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PostgresTlsStream<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { self.connector.connect(self.host, stream).await.map(Box::new).map(Encrypted) })
+        Box::pin(async move { self.connector.connect(self.host, stream).await.map(Box::new).map(PostgresTlsStream) })
     }
 }
 
-pub(crate) struct Encrypted<S>(Box<tokio_rustls::client::TlsStream<S>>);
+pub(crate) struct PostgresTlsStream<S>(Box<tokio_rustls::client::TlsStream<S>>);
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PostgresTlsStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(context, buf)
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PostgresTlsStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.0).poll_write(context, buf)
     }
@@ -97,7 +97,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Encrypted<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Encrypted<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for PostgresTlsStream<S> {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }

@@ -6,7 +6,7 @@ use onward_log::Error;
 use tokio_postgres::Row;
 
 use crate::connection::Connection;
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 
 const CHANGES: &str = "select coalesce((select number from onward.token_changes where log = $1::text), 0)";
 const LIST: &str = "select name, scopes, created_at, hint, sha256 from onward.token where log = $1::text
@@ -28,7 +28,7 @@ pub struct StoredToken {
 
 /// The fate of a token that was to be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Added {
+pub enum TokenInsert {
     Stored,
     /// Another token has this name.
     NameTaken,
@@ -52,7 +52,7 @@ impl PostgresTokens {
     pub fn changes(&self) -> Result<i64, Error> {
         let mut connection = self.connection();
         let deadline = connection.deadline(0);
-        let rows = connection.look(CHANGES, &[&self.name], deadline).map_err(Failure::of_look)?;
+        let rows = connection.look(CHANGES, &[&self.name], deadline).map_err(RequestFailure::of_look)?;
         Ok(rows[0].get(0))
     }
 
@@ -60,12 +60,12 @@ impl PostgresTokens {
     pub fn list(&self) -> Result<Vec<StoredToken>, Error> {
         let mut connection = self.connection();
         let deadline = connection.read_deadline();
-        let rows = connection.look(LIST, &[&self.name], deadline).map_err(Failure::of_look)?;
+        let rows = connection.look(LIST, &[&self.name], deadline).map_err(RequestFailure::of_look)?;
         rows.iter().map(token).collect()
     }
 
     /// Adds a token. In doubt nobody has its text yet: make another.
-    pub fn add(&self, token: &StoredToken, max_tokens: usize) -> Result<Added, Error> {
+    pub fn add(&self, token: &StoredToken, max_tokens: usize) -> Result<TokenInsert, Error> {
         let mut connection = self.connection();
         let deadline = connection.deadline(0);
         let max = i64::try_from(max_tokens).unwrap_or(i64::MAX);
@@ -75,11 +75,11 @@ impl PostgresTokens {
             &[&self.name, &token.name, &token.scopes, &created, &token.hint, &&token.sha256[..], &max],
             deadline,
         );
-        let rows = rows.map_err(Failure::of_change)?;
+        let rows = rows.map_err(RequestFailure::of_change)?;
         Ok(match (rows[0].get::<_, bool>(0), rows[0].get::<_, bool>(1)) {
-            (true, _) => Added::Stored,
-            (false, true) => Added::NameTaken,
-            (false, false) => Added::TooMany,
+            (true, _) => TokenInsert::Stored,
+            (false, true) => TokenInsert::NameTaken,
+            (false, false) => TokenInsert::TooMany,
         })
     }
 
@@ -87,7 +87,7 @@ impl PostgresTokens {
     pub fn revoke(&self, token: &str) -> Result<bool, Error> {
         let mut connection = self.connection();
         let deadline = connection.deadline(0);
-        let rows = connection.change(REVOKE, &[&self.name, &token], deadline).map_err(Failure::of_change)?;
+        let rows = connection.change(REVOKE, &[&self.name, &token], deadline).map_err(RequestFailure::of_change)?;
         Ok(!rows.is_empty())
     }
 

@@ -8,7 +8,7 @@ use onward_core::ids::{self, Claim, JobId, Name};
 use onward_core::payload::Payload;
 use onward_core::time::span_ms;
 
-use crate::malformed::{Malformed, Problem};
+use crate::malformed::{FieldProblem, MalformedMessage};
 use crate::v1;
 
 /// Longer than any rule allows, and short enough that sums of spans mean something.
@@ -33,10 +33,10 @@ pub fn payload_out(payload: &Payload) -> Bytes {
     payload.as_inline().map_or_else(Bytes::new, bytes_out)
 }
 
-pub fn job_id_in(bytes: &[u8], field: &str) -> Result<JobId, Malformed> {
+pub fn job_id_in(bytes: &[u8], field: &str) -> Result<JobId, MalformedMessage> {
     let raw: [u8; 16] = bytes
         .try_into()
-        .map_err(|_| Malformed::new(field, Problem::WrongLength { bytes: bytes.len(), expected: 16 }))?;
+        .map_err(|_| MalformedMessage::new(field, FieldProblem::WrongLength { bytes: bytes.len(), expected: 16 }))?;
     Ok(JobId::from_u128(u128::from_be_bytes(raw)))
 }
 
@@ -45,11 +45,14 @@ pub fn job_id_out(id: JobId) -> Bytes {
 }
 
 impl TryFrom<&v1::Claim> for Claim {
-    type Error = Malformed;
+    type Error = MalformedMessage;
 
-    fn try_from(wire: &v1::Claim) -> Result<Self, Malformed> {
+    fn try_from(wire: &v1::Claim) -> Result<Self, MalformedMessage> {
         let workflow = u16::try_from(wire.workflow).map_err(|_| {
-            Malformed::new("workflow", Problem::TooLarge { value: wire.workflow.into(), max: u16::MAX.into() })
+            MalformedMessage::new(
+                "workflow",
+                FieldProblem::TooLarge { value: wire.workflow.into(), max: u16::MAX.into() },
+            )
         })?;
         Ok(Self { job: job_id_in(&wire.job_id, "job_id")?, workflow, fence: AttemptFence::from_raw(wire.fence) })
     }
@@ -62,11 +65,11 @@ impl From<Claim> for v1::Claim {
 }
 
 /// The field `claim`, which everything about an attempt has.
-pub(crate) fn claim_in(wire: Option<&v1::Claim>) -> Result<Claim, Malformed> {
-    needed(wire, "claim")?.try_into().map_err(|error: Malformed| error.under("claim"))
+pub(crate) fn claim_in(wire: Option<&v1::Claim>) -> Result<Claim, MalformedMessage> {
+    needed(wire, "claim")?.try_into().map_err(|error: MalformedMessage| error.under("claim"))
 }
 
-pub(crate) fn claims_in(wire: &[v1::Claim], field: &str) -> Result<Vec<Claim>, Malformed> {
+pub(crate) fn claims_in(wire: &[v1::Claim], field: &str) -> Result<Vec<Claim>, MalformedMessage> {
     each(wire, field, Claim::try_from)
 }
 
@@ -74,38 +77,38 @@ pub(crate) fn claims_out(claims: Vec<Claim>) -> Vec<v1::Claim> {
     claims.into_iter().map(v1::Claim::from).collect()
 }
 
-pub(crate) fn needed<T>(value: Option<T>, field: &str) -> Result<T, Malformed> {
-    value.ok_or_else(|| Malformed::new(field, Problem::Missing))
+pub(crate) fn needed<T>(value: Option<T>, field: &str) -> Result<T, MalformedMessage> {
+    value.ok_or_else(|| MalformedMessage::new(field, FieldProblem::Missing))
 }
 
 /// Converts a list; what is wrong with one entry is reported with its index.
 pub(crate) fn each<'a, W, T>(
     wire: &'a [W],
     field: &str,
-    convert: impl Fn(&'a W) -> Result<T, Malformed>,
-) -> Result<Vec<T>, Malformed> {
+    convert: impl Fn(&'a W) -> Result<T, MalformedMessage>,
+) -> Result<Vec<T>, MalformedMessage> {
     let convert = |(index, one)| convert(one).map_err(|error| error.at(field, index));
     wire.iter().enumerate().map(convert).collect()
 }
 
-pub(crate) fn name_in(text: &str, field: &str) -> Result<Name, Malformed> {
-    Name::new(text).ok_or_else(|| Malformed::new(field, Problem::NotAName))
+pub(crate) fn name_in(text: &str, field: &str) -> Result<Name, MalformedMessage> {
+    Name::new(text).ok_or_else(|| MalformedMessage::new(field, FieldProblem::NotAName))
 }
 
-pub(crate) fn names_in(texts: &[String], field: &str) -> Result<Vec<Name>, Malformed> {
+pub(crate) fn names_in(texts: &[String], field: &str) -> Result<Vec<Name>, MalformedMessage> {
     let name = |(index, text): (usize, &String)| name_in(text, &format!("{field}[{index}]"));
     texts.iter().enumerate().map(name).collect()
 }
 
-pub(crate) fn span_in(ms: u64, field: &str) -> Result<Duration, Malformed> {
+pub(crate) fn span_in(ms: u64, field: &str) -> Result<Duration, MalformedMessage> {
     let value = Duration::from_millis(ms);
     if value > MAX_SPAN {
-        return Err(Malformed::new(field, Problem::TooLong { value, max: MAX_SPAN }));
+        return Err(MalformedMessage::new(field, FieldProblem::TooLong { value, max: MAX_SPAN }));
     }
     Ok(value)
 }
 
-pub(crate) fn some_span_in(ms: Option<u64>, field: &str) -> Result<Option<Duration>, Malformed> {
+pub(crate) fn some_span_in(ms: Option<u64>, field: &str) -> Result<Option<Duration>, MalformedMessage> {
     ms.map(|ms| span_in(ms, field)).transpose()
 }
 

@@ -6,11 +6,11 @@ use onward_core::time::Wall;
 use std::sync::Arc;
 
 use crate::common::{job_id_in, job_id_out, payload_in, payload_out, some_span_in, span_out};
-use crate::malformed::{Malformed, Problem};
+use crate::malformed::{FieldProblem, MalformedMessage};
 use crate::v1;
 
 /// Reads a draft. Fields that a retry policy leaves out are taken from `retry`.
-pub fn draft_in(wire: v1::Draft, retry: &Retry) -> Result<Draft, Malformed> {
+pub fn draft_in(wire: v1::Draft, retry: &Retry) -> Result<Draft, MalformedMessage> {
     Ok(Draft {
         on_stuck: on_stuck_in(wire.on_stuck)?,
         timeout_policy: timeout_policy_in(wire.timeout_policy)?,
@@ -83,7 +83,7 @@ pub fn draft_out(draft: Draft) -> v1::Draft {
     }
 }
 
-pub fn accepted_in(wire: &v1::Accepted) -> Result<(JobId, bool), Malformed> {
+pub fn accepted_in(wire: &v1::Accepted) -> Result<(JobId, bool), MalformedMessage> {
     Ok((job_id_in(&wire.job_id, "job_id")?, wire.duplicate))
 }
 
@@ -105,7 +105,7 @@ fn limit_in(wire: v1::ConcurrencyLimit) -> LimitDraft {
     LimitDraft { key: wire.key.into(), max: wire.max, ordered: wire.ordered }
 }
 
-fn retry_in(wire: v1::RetryPolicy, defaults: &Retry) -> Result<Retry, Malformed> {
+fn retry_in(wire: v1::RetryPolicy, defaults: &Retry) -> Result<Retry, MalformedMessage> {
     Ok(Retry {
         max_attempts: wire.max_attempts.unwrap_or(defaults.max_attempts),
         base: some_span_in(wire.base_ms, "base_ms")?.unwrap_or(defaults.base),
@@ -116,19 +116,19 @@ fn retry_in(wire: v1::RetryPolicy, defaults: &Retry) -> Result<Retry, Malformed>
 /// The year 9999 ends here; what lies beyond is a mistake in the unit.
 const MAX_UNIX_MS: u64 = 253_402_300_799_999;
 
-fn run_at_in(ms: u64) -> Result<Wall, Malformed> {
+fn run_at_in(ms: u64) -> Result<Wall, MalformedMessage> {
     if ms > MAX_UNIX_MS {
-        return Err(Malformed::new("run_at_unix_ms", Problem::TooLarge { value: ms, max: MAX_UNIX_MS }));
+        return Err(MalformedMessage::new("run_at_unix_ms", FieldProblem::TooLarge { value: ms, max: MAX_UNIX_MS }));
     }
     Ok(Wall::from_ms(ms))
 }
 
-fn on_stuck_in(number: i32) -> Result<OnStuck, Malformed> {
+fn on_stuck_in(number: i32) -> Result<OnStuck, MalformedMessage> {
     match v1::OnStuck::try_from(number) {
         Ok(v1::OnStuck::Unspecified) => Ok(OnStuck::default()),
         Ok(v1::OnStuck::Retry) => Ok(OnStuck::Retry),
         Ok(v1::OnStuck::TimeOut) => Ok(OnStuck::TimeOut),
-        Err(_) => Err(Malformed::new("on_stuck", Problem::UnknownNumber(number))),
+        Err(_) => Err(MalformedMessage::new("on_stuck", FieldProblem::UnknownNumber(number))),
     }
 }
 
@@ -140,13 +140,13 @@ pub(crate) fn timeout_policy_out(policy: TimeoutPolicy) -> v1::TimeoutPolicy {
     }
 }
 
-pub(crate) fn timeout_policy_in(number: i32) -> Result<TimeoutPolicy, Malformed> {
+pub(crate) fn timeout_policy_in(number: i32) -> Result<TimeoutPolicy, MalformedMessage> {
     match v1::TimeoutPolicy::try_from(number) {
         Ok(v1::TimeoutPolicy::Unspecified) => Ok(TimeoutPolicy::default()),
         Ok(v1::TimeoutPolicy::Any) => Ok(TimeoutPolicy::Any),
         Ok(v1::TimeoutPolicy::Majority) => Ok(TimeoutPolicy::Majority),
         Ok(v1::TimeoutPolicy::All) => Ok(TimeoutPolicy::All),
-        Err(_) => Err(Malformed::new("timeout_policy", Problem::UnknownNumber(number))),
+        Err(_) => Err(MalformedMessage::new("timeout_policy", FieldProblem::UnknownNumber(number))),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::common::{
     each, job_id_in, job_id_out, name_in, names_in, needed, payload_in, payload_out, some_span_in, span_in, span_out,
 };
 use crate::draft::{draft_in, draft_out, timeout_policy_in, timeout_policy_out};
-use crate::malformed::{Malformed, Problem};
+use crate::malformed::{FieldProblem, MalformedMessage};
 use crate::v1::datacenter_frame::Message as Up;
 use crate::v1::gate_frame::Message as Down;
 use crate::{MAX_FRAME_ENTRIES, v1};
@@ -25,7 +25,7 @@ use crate::{MAX_FRAME_ENTRIES, v1};
 const WITHDRAWN: &str = "withdrawn";
 
 /// Everything in a datacenter's frame, or nothing of it.
-pub fn up_in(wire: v1::DatacenterFrame) -> Result<Frame, Malformed> {
+pub fn up_in(wire: v1::DatacenterFrame) -> Result<Frame, MalformedMessage> {
     let message = match needed(wire.message, "message")? {
         Up::Hello(hello) => FromDatacenter::Hello(hello_in(&hello).map_err(|error| error.under("hello"))?),
         Up::Health(health) => FromDatacenter::Health(counts_in(&health)),
@@ -92,7 +92,7 @@ pub fn up_out(frame: Frame) -> v1::DatacenterFrame {
 }
 
 /// Everything in a gate's frame, or nothing of it. Fields that a retry policy leaves out are taken from `retry`.
-pub fn down_in(wire: v1::GateFrame, retry: &Retry) -> Result<ToDatacenter, Malformed> {
+pub fn down_in(wire: v1::GateFrame, retry: &Retry) -> Result<ToDatacenter, MalformedMessage> {
     Ok(match needed(wire.message, "message")? {
         Down::Welcome(epoch) => ToDatacenter::Welcome { epoch: epoch_in(&epoch) },
         Down::Submit(placement) => {
@@ -104,7 +104,7 @@ pub fn down_in(wire: v1::GateFrame, retry: &Retry) -> Result<ToDatacenter, Malfo
             ToDatacenter::Cancel { job, epoch }
         }
         Down::GlobalTimeout(order) => {
-            let field = |error: Malformed| error.under("global_timeout");
+            let field = |error: MalformedMessage| error.under("global_timeout");
             let reason = timeout_in(order.reason, "reason").map_err(field)?;
             ToDatacenter::GlobalTimeout {
                 job: job_id_in(&order.job_id, "global_timeout.job_id")?,
@@ -172,7 +172,7 @@ pub fn down_out(message: ToDatacenter) -> v1::GateFrame {
     v1::GateFrame { message: Some(message) }
 }
 
-fn hello_in(wire: &v1::DatacenterHello) -> Result<Hello, Malformed> {
+fn hello_in(wire: &v1::DatacenterHello) -> Result<Hello, MalformedMessage> {
     Ok(Hello {
         datacenter: name_in(&wire.datacenter, "datacenter")?,
         life: wire.life,
@@ -213,14 +213,14 @@ fn epoch_out(epoch: GateEpoch) -> v1::Epoch {
     v1::Epoch { n: epoch.n, gate: epoch.gate }
 }
 
-fn too_many(field: &str, count: usize) -> Result<(), Malformed> {
+fn too_many(field: &str, count: usize) -> Result<(), MalformedMessage> {
     if count > MAX_FRAME_ENTRIES {
-        return Err(Malformed::new(field, Problem::TooMany { count, max: MAX_FRAME_ENTRIES }));
+        return Err(MalformedMessage::new(field, FieldProblem::TooMany { count, max: MAX_FRAME_ENTRIES }));
     }
     Ok(())
 }
 
-fn reports_in(wire: &v1::JobReports, field: &str) -> Result<Vec<JobReport>, Malformed> {
+fn reports_in(wire: &v1::JobReports, field: &str) -> Result<Vec<JobReport>, MalformedMessage> {
     too_many(field, wire.reports.len())?;
     each(&wire.reports, field, report_in)
 }
@@ -229,7 +229,7 @@ fn reports_out(reports: Vec<JobReport>) -> v1::JobReports {
     v1::JobReports { reports: reports.into_iter().map(report_out).collect() }
 }
 
-fn report_in(wire: &v1::JobReport) -> Result<JobReport, Malformed> {
+fn report_in(wire: &v1::JobReport) -> Result<JobReport, MalformedMessage> {
     too_many("targets", wire.targets.len())?;
     Ok(JobReport {
         job: job_id_in(&wire.job_id, "job_id")?,
@@ -284,10 +284,10 @@ fn report_out(report: JobReport) -> v1::JobReport {
     }
 }
 
-fn state_in(number: i32) -> Result<JobState, Malformed> {
-    let unknown = || Malformed::new("state", Problem::UnknownNumber(number));
+fn state_in(number: i32) -> Result<JobState, MalformedMessage> {
+    let unknown = || MalformedMessage::new("state", FieldProblem::UnknownNumber(number));
     Ok(match v1::JobStatus::try_from(number).map_err(|_| unknown())? {
-        v1::JobStatus::Unspecified => return Err(Malformed::new("state", Problem::Missing)),
+        v1::JobStatus::Unspecified => return Err(MalformedMessage::new("state", FieldProblem::Missing)),
         v1::JobStatus::Waiting => JobState::Waiting,
         v1::JobStatus::Ready => JobState::Ready,
         v1::JobStatus::Delayed => JobState::Delayed,
@@ -314,12 +314,12 @@ fn state_out(state: JobState) -> v1::JobStatus {
     }
 }
 
-fn timeout_in(number: i32, field: &str) -> Result<Option<TimeoutReason>, Malformed> {
+fn timeout_in(number: i32, field: &str) -> Result<Option<TimeoutReason>, MalformedMessage> {
     match v1::TimeoutCause::try_from(number) {
         Ok(v1::TimeoutCause::Unspecified) => Ok(None),
         Ok(v1::TimeoutCause::Overall) => Ok(Some(TimeoutReason::Overall)),
         Ok(v1::TimeoutCause::Stuck) => Ok(Some(TimeoutReason::Stuck)),
-        Err(_) => Err(Malformed::new(field, Problem::UnknownNumber(number))),
+        Err(_) => Err(MalformedMessage::new(field, FieldProblem::UnknownNumber(number))),
     }
 }
 
@@ -331,7 +331,7 @@ fn timeout_out(reason: Option<TimeoutReason>) -> v1::TimeoutCause {
     }
 }
 
-fn problem_in(wire: v1::SubmitProblem) -> Result<SubmitRefusal, Malformed> {
+fn problem_in(wire: v1::SubmitProblem) -> Result<SubmitRefusal, MalformedMessage> {
     if wire.code == WITHDRAWN {
         return Ok(SubmitRefusal::Withdrawn);
     }
@@ -347,39 +347,41 @@ fn problem_out(refusal: SubmitRefusal) -> v1::SubmitProblem {
     }
 }
 
-fn final_in(wire: &v1::JobFinal) -> Result<FinalStatus, Malformed> {
+fn final_in(wire: &v1::JobFinal) -> Result<FinalStatus, MalformedMessage> {
     let report = report_in(needed(wire.report.as_ref(), "report")?).map_err(|error| error.under("report"))?;
     let outcome = Outcome::of(report.state);
     let number = wire.report.as_ref().map_or(0, |report| report.state);
     Ok(FinalStatus {
-        outcome: outcome.ok_or_else(|| Malformed::new("report.state", Problem::UnknownNumber(number)))?,
+        outcome: outcome.ok_or_else(|| MalformedMessage::new("report.state", FieldProblem::UnknownNumber(number)))?,
         report,
         result: wire.result.as_ref().map(payload_in),
         error: wire.error.as_deref().map(Into::into),
     })
 }
 
-fn correction_in(wire: &v1::JobCorrection) -> Result<Correction, Malformed> {
+fn correction_in(wire: &v1::JobCorrection) -> Result<Correction, MalformedMessage> {
     let stale = match v1::job_correction::Stale::try_from(wire.stale) {
         Ok(v1::job_correction::Stale::Term) => StaleToken::Term,
         Ok(v1::job_correction::Stale::Epoch) => StaleToken::Epoch,
-        Ok(v1::job_correction::Stale::Unspecified) => return Err(Malformed::new("stale", Problem::Missing)),
-        Err(_) => return Err(Malformed::new("stale", Problem::UnknownNumber(wire.stale))),
+        Ok(v1::job_correction::Stale::Unspecified) => {
+            return Err(MalformedMessage::new("stale", FieldProblem::Missing));
+        }
+        Err(_) => return Err(MalformedMessage::new("stale", FieldProblem::UnknownNumber(wire.stale))),
     };
     let report = report_in(needed(wire.report.as_ref(), "report")?).map_err(|error| error.under("report"))?;
     Ok(Correction { stale, report })
 }
 
-fn order_in(wire: &v1::JobOrder) -> Result<(JobId, GateEpoch), Malformed> {
+fn order_in(wire: &v1::JobOrder) -> Result<(JobId, GateEpoch), MalformedMessage> {
     Ok((job_id_in(&wire.job_id, "job_id")?, epoch_in(needed(wire.epoch.as_ref(), "epoch")?)))
 }
 
-fn jobs_in(wire: &v1::JobIds, field: &str) -> Result<Vec<JobId>, Malformed> {
+fn jobs_in(wire: &v1::JobIds, field: &str) -> Result<Vec<JobId>, MalformedMessage> {
     too_many(field, wire.job_ids.len())?;
     each(&wire.job_ids, field, |bytes| job_id_in(bytes, "job_id"))
 }
 
-fn placement_in(wire: v1::JobPlacement, retry: &Retry) -> Result<Placement, Malformed> {
+fn placement_in(wire: v1::JobPlacement, retry: &Retry) -> Result<Placement, MalformedMessage> {
     Ok(Placement {
         job: job_id_in(&wire.job_id, "job_id")?,
         epoch: epoch_in(&needed(wire.epoch, "epoch")?),

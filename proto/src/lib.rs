@@ -4,12 +4,12 @@
 //! between those messages and core's types, which no other crate has to know about each other:
 //!
 //! - [`worker`]: a worker's frame ↔ [`onward_core::message::FromWorker`]
-//! - [`manager`]: [`onward_core::message::ToWorker`] → a manager's frames → what a worker [`manager::Heard`]
+//! - [`manager`]: [`onward_core::message::ToWorker`] → a manager's frames → what a worker [`manager::ManagerMessage`]
 //! - [`draft`]: a submission ↔ [`onward_core::job::Draft`]
 //! - [`gate`]: what a datacenter and a gate say ↔ [`onward_core::gate::message`]
 //! - [`common`]: claims, spans, names and payloads, each with one function each way
 //!
-//! What comes from outside is checked before core sees it, and is either taken whole or [`Malformed`] with the name of
+//! What comes from outside is checked before core sees it, and is either taken whole or [`MalformedMessage`] with the name of
 //! the field. What is a matter of rules (limits, stale fences, ranges of a job's settings) is left to core.
 
 pub mod common;
@@ -19,7 +19,7 @@ pub mod malformed;
 pub mod manager;
 pub mod worker;
 
-pub use malformed::{Malformed, Problem};
+pub use malformed::{FieldProblem, MalformedMessage};
 
 /// Generated from `proto/onward/v1/*.proto`.
 #[allow(missing_debug_implementations, clippy::all)]

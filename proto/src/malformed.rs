@@ -7,14 +7,14 @@ use onward_core::ids::MAX_NAME_BYTES;
 /// A message that cannot be taken. Nothing of it was.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{field}` {problem}")]
-pub struct Malformed {
+pub struct MalformedMessage {
     /// The path from the message down, such as `beats[3].claim.job_id`.
     pub field: String,
-    pub problem: Problem,
+    pub problem: FieldProblem,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Problem {
+pub enum FieldProblem {
     #[error("is missing; it must be set")]
     Missing,
     #[error("must be 1 to {MAX_NAME_BYTES} bytes without control characters")]
@@ -31,8 +31,8 @@ pub enum Problem {
     TooMany { count: usize, max: usize },
 }
 
-impl Malformed {
-    pub fn new(field: &str, problem: Problem) -> Self {
+impl MalformedMessage {
+    pub fn new(field: &str, problem: FieldProblem) -> Self {
         Self { field: field.to_owned(), problem }
     }
 

@@ -16,7 +16,7 @@ use crate::common::{
     bytes_in, bytes_out, claim_in, claims_in, claims_out, each, name_in, needed, payload_in, payload_out, some_span_in,
     span_in, span_out,
 };
-use crate::malformed::{Malformed, Problem};
+use crate::malformed::{FieldProblem, MalformedMessage};
 use crate::v1;
 
 /// Puts one more message into a frame.
@@ -62,26 +62,26 @@ pub fn is_empty(frame: &v1::ManagerFrame) -> bool {
 
 /// A message to a worker, as the worker can know it: refusals and denials by their code.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Heard {
+pub enum ManagerMessage {
     Welcome {
         term: Term,
     },
     /// The worker must not come back as this incarnation.
-    Rejected(Refused),
+    Rejected(RemoteRefusal),
     /// An assignment without `workflow.after`, which is no worker's business. Inputs that are to be fetched are
     /// `Payload::Stored`.
     Assign(Assignment),
     BeatAnswer {
         claim: Claim,
-        answer: Result<BeatAccepted, Refused>,
+        answer: Result<BeatAccepted, RemoteRefusal>,
     },
     SettleAnswer {
         claim: Claim,
-        answer: Result<(), Refused>,
+        answer: Result<(), RemoteRefusal>,
     },
     ExtensionAnswer {
         claims: Vec<Claim>,
-        result: Result<Duration, Refused>,
+        result: Result<Duration, RemoteRefusal>,
         remaining: Duration,
         remaining_extensions: u32,
     },
@@ -92,7 +92,7 @@ pub enum Heard {
         claim: Claim,
         why: CancelWhy,
     },
-    Refused(Refused),
+    Refused(RemoteRefusal),
     /// The manager thinks that the worker holds nothing, durably.
     Goodbye,
 }
@@ -100,37 +100,37 @@ pub enum Heard {
 /// A refusal or a denial, as it came over the wire.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text} ({code})")]
-pub struct Refused {
+pub struct RemoteRefusal {
     pub code: Box<str>,
     pub text: Box<str>,
 }
 
-impl Refused {
+impl RemoteRefusal {
     /// `None` for a code that this version does not know.
     pub fn kind(&self) -> Option<RefusalKind> {
         RefusalKind::ALL.into_iter().find(|kind| kind.code() == &*self.code)
     }
 }
 
-impl From<&v1::Refusal> for Refused {
+impl From<&v1::Refusal> for RemoteRefusal {
     fn from(wire: &v1::Refusal) -> Self {
         Self { code: wire.code.as_str().into(), text: wire.text.as_str().into() }
     }
 }
 
 /// Everything in a frame, in the order in which it is to be taken; or nothing of it.
-pub fn frame_in(frame: &v1::ManagerFrame) -> Result<Vec<Heard>, Malformed> {
+pub fn frame_in(frame: &v1::ManagerFrame) -> Result<Vec<ManagerMessage>, MalformedMessage> {
     let mut heard = Vec::new();
-    heard.extend(frame.welcome.map(|welcome| Heard::Welcome { term: Term::new(welcome.term) }));
-    heard.extend(frame.rejected.as_ref().map(|refusal| Heard::Rejected(refusal.into())));
-    heard.extend(each(&frame.assignments, "assignments", assignment_in)?.into_iter().map(Heard::Assign));
+    heard.extend(frame.welcome.map(|welcome| ManagerMessage::Welcome { term: Term::new(welcome.term) }));
+    heard.extend(frame.rejected.as_ref().map(|refusal| ManagerMessage::Rejected(refusal.into())));
+    heard.extend(each(&frame.assignments, "assignments", assignment_in)?.into_iter().map(ManagerMessage::Assign));
     heard.extend(each(&frame.beat_answers, "beat_answers", beat_answer_in)?);
     heard.extend(each(&frame.settle_answers, "settle_answers", settle_answer_in)?);
     heard.extend(each(&frame.extension_answers, "extension_answers", extension_answer_in)?);
-    heard.extend(frame.probes.iter().map(|probe| Heard::Probe { probe: *probe }));
+    heard.extend(frame.probes.iter().map(|probe| ManagerMessage::Probe { probe: *probe }));
     heard.extend(each(&frame.cancels, "cancels", cancel_in)?);
-    heard.extend(frame.refusals.iter().map(|refusal| Heard::Refused(refusal.into())));
-    heard.extend(frame.goodbye.map(|v1::Goodbye {}| Heard::Goodbye));
+    heard.extend(frame.refusals.iter().map(|refusal| ManagerMessage::Refused(refusal.into())));
+    heard.extend(frame.goodbye.map(|v1::Goodbye {}| ManagerMessage::Goodbye));
     Ok(heard)
 }
 
@@ -162,7 +162,7 @@ fn assignment_out(assignment: Assignment) -> v1::Assignment {
     }
 }
 
-fn assignment_in(wire: &v1::Assignment) -> Result<Assignment, Malformed> {
+fn assignment_in(wire: &v1::Assignment) -> Result<Assignment, MalformedMessage> {
     let header = |header: &v1::Header| Ok((name_in(&header.name, "name")?, header.value.as_str().into()));
     Ok(Assignment {
         claim: claim_in(wire.claim.as_ref())?,
@@ -193,13 +193,13 @@ fn input_out(name: &Name, result: &Payload) -> v1::NamedResult {
     v1::NamedResult { workflow: name.as_str().to_owned(), result: payload_out(result), reference }
 }
 
-fn input_in(wire: &v1::NamedResult) -> Result<(Name, Payload), Malformed> {
+fn input_in(wire: &v1::NamedResult) -> Result<(Name, Payload), MalformedMessage> {
     let result = match &wire.reference {
         None => payload_in(&wire.result),
         Some(v1::Reference { digest, length }) => {
-            let wrong = |_| Problem::WrongLength { bytes: digest.len(), expected: 32 };
+            let wrong = |_| FieldProblem::WrongLength { bytes: digest.len(), expected: 32 };
             let digest = <[u8; 32]>::try_from(&**digest).map_err(wrong);
-            let digest = digest.map_err(|problem| Malformed::new("reference.digest", problem))?;
+            let digest = digest.map_err(|problem| MalformedMessage::new("reference.digest", problem))?;
             Payload::stored(Digest(digest), *length)
         }
     };
@@ -220,7 +220,7 @@ fn beat_answer_out(answer: BeatAnswer) -> v1::BeatAnswer {
     v1::BeatAnswer { claim, answer: Some(answer) }
 }
 
-fn beat_answer_in(wire: &v1::BeatAnswer) -> Result<Heard, Malformed> {
+fn beat_answer_in(wire: &v1::BeatAnswer) -> Result<ManagerMessage, MalformedMessage> {
     use v1::beat_answer::Answer;
     let answer = match needed(wire.answer.as_ref(), "answer")? {
         Answer::Accepted(accepted) => Ok(BeatAccepted {
@@ -230,7 +230,7 @@ fn beat_answer_in(wire: &v1::BeatAnswer) -> Result<Heard, Malformed> {
         }),
         Answer::Refused(refusal) => Err(refusal.into()),
     };
-    Ok(Heard::BeatAnswer { claim: claim_in(wire.claim.as_ref())?, answer })
+    Ok(ManagerMessage::BeatAnswer { claim: claim_in(wire.claim.as_ref())?, answer })
 }
 
 fn settle_answer_out(answer: SettleAnswer) -> v1::SettleAnswer {
@@ -238,9 +238,9 @@ fn settle_answer_out(answer: SettleAnswer) -> v1::SettleAnswer {
     v1::SettleAnswer { claim: Some(answer.claim.into()), refused }
 }
 
-fn settle_answer_in(wire: &v1::SettleAnswer) -> Result<Heard, Malformed> {
+fn settle_answer_in(wire: &v1::SettleAnswer) -> Result<ManagerMessage, MalformedMessage> {
     let answer = wire.refused.as_ref().map_or(Ok(()), |refusal| Err(refusal.into()));
-    Ok(Heard::SettleAnswer { claim: claim_in(wire.claim.as_ref())?, answer })
+    Ok(ManagerMessage::SettleAnswer { claim: claim_in(wire.claim.as_ref())?, answer })
 }
 
 fn extension_answer_out(answer: ExtensionAnswer) -> v1::ExtensionAnswer {
@@ -256,13 +256,13 @@ fn extension_answer_out(answer: ExtensionAnswer) -> v1::ExtensionAnswer {
     }
 }
 
-fn extension_answer_in(wire: &v1::ExtensionAnswer) -> Result<Heard, Malformed> {
+fn extension_answer_in(wire: &v1::ExtensionAnswer) -> Result<ManagerMessage, MalformedMessage> {
     use v1::extension_answer::Result as Wire;
     let result = match needed(wire.result.as_ref(), "result")? {
         Wire::GrantedMs(ms) => Ok(span_in(*ms, "granted_ms")?),
         Wire::Denied(denial) => Err(denial.into()),
     };
-    Ok(Heard::ExtensionAnswer {
+    Ok(ManagerMessage::ExtensionAnswer {
         claims: claims_in(&wire.claims, "claims")?,
         result,
         remaining: span_in(wire.remaining_ms, "remaining_ms")?,
@@ -281,7 +281,7 @@ fn cancel_why_out(why: CancelWhy) -> v1::CancelWhy {
     }
 }
 
-fn cancel_in(wire: &v1::Cancel) -> Result<Heard, Malformed> {
+fn cancel_in(wire: &v1::Cancel) -> Result<ManagerMessage, MalformedMessage> {
     let why = match v1::CancelWhy::try_from(wire.why) {
         Ok(v1::CancelWhy::Asked) => CancelWhy::Asked,
         Ok(v1::CancelWhy::TimedOut) => CancelWhy::TimedOut,
@@ -290,8 +290,8 @@ fn cancel_in(wire: &v1::Cancel) -> Result<Heard, Malformed> {
         Ok(v1::CancelWhy::Evicted) => CancelWhy::Evicted,
         Ok(v1::CancelWhy::Stale) => CancelWhy::Stale,
         Ok(v1::CancelWhy::Unspecified) | Err(_) => {
-            return Err(Malformed::new("why", Problem::UnknownNumber(wire.why)));
+            return Err(MalformedMessage::new("why", FieldProblem::UnknownNumber(wire.why)));
         }
     };
-    Ok(Heard::Cancel { claim: claim_in(wire.claim.as_ref())?, why })
+    Ok(ManagerMessage::Cancel { claim: claim_in(wire.claim.as_ref())?, why })
 }

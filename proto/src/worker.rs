@@ -2,20 +2,20 @@
 
 use bytes::Bytes;
 use onward_core::ids::{Claim, ClientId, Incarnation, Name, WorkerId};
-use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription};
+use onward_core::message::{Beat, EndReport, ExtensionRequest, FromWorker, Hello, Settlement, Subscription};
 
 use crate::common::{
     bytes_in, bytes_out, claim_in, claims_in, claims_out, each, name_in, names_in, needed, payload_in, payload_out,
     some_span_in, span_out,
 };
-use crate::malformed::{Malformed, Problem};
+use crate::malformed::{FieldProblem, MalformedMessage};
 use crate::{MAX_FRAME_ENTRIES, MAX_OUTPUT_BYTES, v1};
 
 /// Everything in a frame, in the order in which it is to be taken; or nothing of it.
-pub fn frame_in(frame: &v1::WorkerFrame) -> Result<Vec<FromWorker>, Malformed> {
+pub fn frame_in(frame: &v1::WorkerFrame) -> Result<Vec<FromWorker>, MalformedMessage> {
     let count = entries(frame);
     if count > MAX_FRAME_ENTRIES {
-        return Err(Malformed::new("frame", Problem::TooMany { count, max: MAX_FRAME_ENTRIES }));
+        return Err(MalformedMessage::new("frame", FieldProblem::TooMany { count, max: MAX_FRAME_ENTRIES }));
     }
     let mut parts = Vec::new();
     if let Some(hello) = &frame.hello {
@@ -56,10 +56,13 @@ pub fn entries(frame: &v1::WorkerFrame) -> usize {
 }
 
 /// Output of attempts, which is no business of core's.
-pub fn outputs_in(frame: &v1::WorkerFrame) -> Result<Vec<Output>, Malformed> {
+pub fn outputs_in(frame: &v1::WorkerFrame) -> Result<Vec<Output>, MalformedMessage> {
     each(&frame.outputs, "outputs", |wire: &v1::Output| {
         if wire.data.len() > MAX_OUTPUT_BYTES {
-            return Err(Malformed::new("data", Problem::TooMany { count: wire.data.len(), max: MAX_OUTPUT_BYTES }));
+            return Err(MalformedMessage::new(
+                "data",
+                FieldProblem::TooMany { count: wire.data.len(), max: MAX_OUTPUT_BYTES },
+            ));
         }
         Ok(Output { claim: claim_in(wire.claim.as_ref())?, data: wire.data.clone(), skipped: wire.skipped })
     })
@@ -79,7 +82,7 @@ pub struct Output {
 }
 
 /// The input that is asked for, and the claim that asks.
-pub fn fetch_in(wire: &v1::FetchInputRequest) -> Result<(Claim, Name), Malformed> {
+pub fn fetch_in(wire: &v1::FetchInputRequest) -> Result<(Claim, Name), MalformedMessage> {
     Ok((claim_in(wire.claim.as_ref())?, name_in(&wire.workflow, "workflow")?))
 }
 
@@ -101,8 +104,8 @@ pub fn put(frame: &mut v1::WorkerFrame, message: FromWorker) {
     }
 }
 
-fn hello_in(wire: &v1::Hello) -> Result<Hello, Malformed> {
-    let not_a_name = |field| move || Malformed::new(field, Problem::NotAName);
+fn hello_in(wire: &v1::Hello) -> Result<Hello, MalformedMessage> {
+    let not_a_name = |field| move || MalformedMessage::new(field, FieldProblem::NotAName);
     Ok(Hello {
         worker: WorkerId::new(&*wire.worker).ok_or_else(not_a_name("worker"))?,
         incarnation: Incarnation::new(&*wire.incarnation).ok_or_else(not_a_name("incarnation"))?,
@@ -130,7 +133,7 @@ fn hello_out(hello: Hello) -> v1::Hello {
     }
 }
 
-fn beat_in(wire: &v1::Beat) -> Result<Beat, Malformed> {
+fn beat_in(wire: &v1::Beat) -> Result<Beat, MalformedMessage> {
     Ok(Beat {
         claim: claim_in(wire.claim.as_ref())?,
         watermark: wire.watermark,
@@ -152,17 +155,17 @@ fn beat_out(beat: Beat) -> v1::Beat {
     }
 }
 
-fn settlement_in(wire: &v1::Settlement) -> Result<Settlement, Malformed> {
+fn settlement_in(wire: &v1::Settlement) -> Result<Settlement, MalformedMessage> {
     let (report, checkpoint) = match needed(wire.report.as_ref(), "report")? {
         v1::settlement::Report::Succeed(v1::Succeed { result }) => {
-            (Report::Succeed { result: payload_in(result) }, &None)
+            (EndReport::Succeed { result: payload_in(result) }, &None)
         }
         v1::settlement::Report::Fail(v1::Fail { error, retryable, delay_ms, checkpoint }) => {
             let delay = some_span_in(*delay_ms, "fail.delay_ms")?;
-            (Report::Fail { error: error.as_str().into(), retryable: *retryable, delay }, checkpoint)
+            (EndReport::Fail { error: error.as_str().into(), retryable: *retryable, delay }, checkpoint)
         }
         v1::settlement::Report::Release(v1::Release { delay_ms, checkpoint }) => {
-            (Report::Release { delay: some_span_in(*delay_ms, "release.delay_ms")? }, checkpoint)
+            (EndReport::Release { delay: some_span_in(*delay_ms, "release.delay_ms")? }, checkpoint)
         }
     };
     let checkpoint = checkpoint.as_ref().map(bytes_in);
@@ -172,22 +175,22 @@ fn settlement_in(wire: &v1::Settlement) -> Result<Settlement, Malformed> {
 fn settlement_out(settlement: Settlement) -> v1::Settlement {
     let checkpoint = settlement.checkpoint.as_ref().map(bytes_out);
     let report = match settlement.report {
-        Report::Succeed { result } => {
+        EndReport::Succeed { result } => {
             let result: Bytes = payload_out(&result);
             v1::settlement::Report::Succeed(v1::Succeed { result })
         }
-        Report::Fail { error, retryable, delay } => {
+        EndReport::Fail { error, retryable, delay } => {
             let delay_ms = delay.map(span_out);
             v1::settlement::Report::Fail(v1::Fail { error: (*error).to_owned(), retryable, delay_ms, checkpoint })
         }
-        Report::Release { delay } => {
+        EndReport::Release { delay } => {
             v1::settlement::Report::Release(v1::Release { delay_ms: delay.map(span_out), checkpoint })
         }
     };
     v1::Settlement { claim: Some(settlement.claim.into()), report: Some(report) }
 }
 
-fn extension_in(wire: &v1::ExtensionRequest) -> Result<ExtensionRequest, Malformed> {
+fn extension_in(wire: &v1::ExtensionRequest) -> Result<ExtensionRequest, MalformedMessage> {
     Ok(ExtensionRequest {
         claims: claims_in(&wire.claims, "claims")?,
         reason: wire.reason.as_str().into(),

@@ -8,8 +8,8 @@ use onward_core::ids::Claim;
 use onward_core::job::Retry;
 use onward_core::message::{FromWorker, ToWorker};
 use onward_proto::common::MAX_SPAN;
-use onward_proto::manager::{Heard, Refused};
-use onward_proto::{MAX_FRAME_ENTRIES, Malformed, Problem, draft, manager, v1, worker};
+use onward_proto::manager::{ManagerMessage, RemoteRefusal};
+use onward_proto::{FieldProblem, MAX_FRAME_ENTRIES, MalformedMessage, draft, manager, v1, worker};
 use proptest::prelude::*;
 use prost::Message;
 
@@ -74,35 +74,37 @@ fn take_all(bytes: &[u8]) {
 }
 
 /// The messages that a worker must make of what it was told.
-fn as_heard(told: ToWorker) -> Vec<Heard> {
-    let refused = |refusal: onward_core::refusal::Refusal| Refused {
+fn as_heard(told: ToWorker) -> Vec<ManagerMessage> {
+    let refused = |refusal: onward_core::refusal::Refusal| RemoteRefusal {
         code: refusal.kind().code().into(),
         text: refusal.to_string().into(),
     };
-    let denied =
-        |denial: onward_core::grant::Denial| Refused { code: denial.code().into(), text: denial.to_string().into() };
+    let denied = |denial: onward_core::grant::Denial| RemoteRefusal {
+        code: denial.code().into(),
+        text: denial.to_string().into(),
+    };
     match told {
-        ToWorker::Welcome { term } => vec![Heard::Welcome { term }],
-        ToWorker::Rejected(refusal) => vec![Heard::Rejected(refused(refusal))],
-        ToWorker::Assign(assignment) => vec![Heard::Assign(assignment)],
+        ToWorker::Welcome { term } => vec![ManagerMessage::Welcome { term }],
+        ToWorker::Rejected(refusal) => vec![ManagerMessage::Rejected(refused(refusal))],
+        ToWorker::Assign(assignment) => vec![ManagerMessage::Assign(assignment)],
         ToWorker::BeatAnswers(answers) => answers
             .into_iter()
-            .map(|answer| Heard::BeatAnswer { claim: answer.claim, answer: answer.answer.map_err(refused) })
+            .map(|answer| ManagerMessage::BeatAnswer { claim: answer.claim, answer: answer.answer.map_err(refused) })
             .collect(),
         ToWorker::SettleAnswers(answers) => answers
             .into_iter()
-            .map(|answer| Heard::SettleAnswer { claim: answer.claim, answer: answer.answer.map_err(refused) })
+            .map(|answer| ManagerMessage::SettleAnswer { claim: answer.claim, answer: answer.answer.map_err(refused) })
             .collect(),
-        ToWorker::ExtensionAnswer(answer) => vec![Heard::ExtensionAnswer {
+        ToWorker::ExtensionAnswer(answer) => vec![ManagerMessage::ExtensionAnswer {
             claims: answer.claims,
             result: answer.result.map_err(denied),
             remaining: answer.remaining,
             remaining_extensions: answer.remaining_extensions,
         }],
-        ToWorker::Probe { probe } => vec![Heard::Probe { probe }],
-        ToWorker::Cancel { claim, why } => vec![Heard::Cancel { claim, why }],
-        ToWorker::Refused(refusal) => vec![Heard::Refused(refused(refusal))],
-        ToWorker::Goodbye => vec![Heard::Goodbye],
+        ToWorker::Probe { probe } => vec![ManagerMessage::Probe { probe }],
+        ToWorker::Cancel { claim, why } => vec![ManagerMessage::Cancel { claim, why }],
+        ToWorker::Refused(refusal) => vec![ManagerMessage::Refused(refused(refusal))],
+        ToWorker::Goodbye => vec![ManagerMessage::Goodbye],
     }
 }
 
@@ -110,8 +112,8 @@ fn good_claim() -> v1::Claim {
     v1::Claim { job_id: vec![7; 16].into(), workflow: 0, fence: 1 }
 }
 
-fn malformed<T: core::fmt::Debug>(field: &str, problem: Problem, got: Result<T, Malformed>) {
-    assert_eq!(got.expect_err(field), Malformed { field: field.into(), problem });
+fn malformed<T: core::fmt::Debug>(field: &str, problem: FieldProblem, got: Result<T, MalformedMessage>) {
+    assert_eq!(got.expect_err(field), MalformedMessage { field: field.into(), problem });
 }
 
 #[test]
@@ -119,27 +121,27 @@ fn a_frame_is_refused_by_the_name_of_its_field() {
     let beat = |claim| v1::Beat { claim: Some(claim), ..Default::default() };
     let short = v1::Claim { job_id: vec![7; 15].into(), ..good_claim() };
     let frame = v1::WorkerFrame { beats: vec![beat(good_claim()), beat(short)], ..Default::default() };
-    let problem = Problem::WrongLength { bytes: 15, expected: 16 };
+    let problem = FieldProblem::WrongLength { bytes: 15, expected: 16 };
     malformed("beats[1].claim.job_id", problem, worker::frame_in(&frame));
 
     let wide = v1::Claim { workflow: 65_536, ..good_claim() };
     let frame = v1::WorkerFrame { ended: vec![wide], ..Default::default() };
-    malformed("ended[0].workflow", Problem::TooLarge { value: 65_536, max: 65_535 }, worker::frame_in(&frame));
+    malformed("ended[0].workflow", FieldProblem::TooLarge { value: 65_536, max: 65_535 }, worker::frame_in(&frame));
 
     let frame = v1::WorkerFrame { settlements: vec![v1::Settlement::default()], ..Default::default() };
-    malformed("settlements[0].report", Problem::Missing, worker::frame_in(&frame));
+    malformed("settlements[0].report", FieldProblem::Missing, worker::frame_in(&frame));
 
     let report = Some(v1::settlement::Report::Release(v1::Release { delay_ms: Some(u64::MAX), checkpoint: None }));
     let frame = v1::WorkerFrame {
         settlements: vec![v1::Settlement { claim: Some(good_claim()), report }],
         ..Default::default()
     };
-    let problem = Problem::TooLong { value: Duration::from_millis(u64::MAX), max: MAX_SPAN };
+    let problem = FieldProblem::TooLong { value: Duration::from_millis(u64::MAX), max: MAX_SPAN };
     malformed("settlements[0].release.delay_ms", problem, worker::frame_in(&frame));
 
     let hello = v1::Hello { worker: "w".into(), incarnation: "x".repeat(129), ..Default::default() };
     let frame = v1::WorkerFrame { hello: Some(hello), ..Default::default() };
-    malformed("hello.incarnation", Problem::NotAName, worker::frame_in(&frame));
+    malformed("hello.incarnation", FieldProblem::NotAName, worker::frame_in(&frame));
 
     let hello = v1::Hello {
         worker: "w".into(),
@@ -148,7 +150,7 @@ fn a_frame_is_refused_by_the_name_of_its_field() {
         ..Default::default()
     };
     let frame = v1::WorkerFrame { hello: Some(hello), ..Default::default() };
-    malformed("hello.kinds[1]", Problem::NotAName, worker::frame_in(&frame));
+    malformed("hello.kinds[1]", FieldProblem::NotAName, worker::frame_in(&frame));
 }
 
 #[test]
@@ -165,7 +167,7 @@ fn a_reference_has_a_whole_digest() {
         ..Default::default()
     };
     let frame = v1::ManagerFrame { assignments: vec![assignment], ..Default::default() };
-    let problem = Problem::WrongLength { bytes: 31, expected: 32 };
+    let problem = FieldProblem::WrongLength { bytes: 31, expected: 32 };
     malformed("assignments[0].inputs[0].reference.digest", problem, manager::frame_in(&frame));
 }
 
@@ -175,8 +177,8 @@ fn a_request_for_an_input_is_checked() {
     let (claim, name) = worker::fetch_in(&asked).expect("well formed");
     assert_eq!(worker::fetch_out(claim, &name), asked);
     let nameless = v1::FetchInputRequest { workflow: String::new(), ..asked.clone() };
-    malformed("workflow", Problem::NotAName, worker::fetch_in(&nameless));
-    malformed("claim", Problem::Missing, worker::fetch_in(&v1::FetchInputRequest { claim: None, ..asked }));
+    malformed("workflow", FieldProblem::NotAName, worker::fetch_in(&nameless));
+    malformed("claim", FieldProblem::Missing, worker::fetch_in(&v1::FetchInputRequest { claim: None, ..asked }));
 }
 
 #[test]
@@ -185,7 +187,7 @@ fn a_frame_with_too_many_entries_is_refused_wherever_they_are() {
     assert_eq!(worker::frame_in(&full).map(|parts| parts.len()), Ok(MAX_FRAME_ENTRIES));
     let request = v1::ExtensionRequest { claims: vec![good_claim(); MAX_FRAME_ENTRIES], ..Default::default() };
     let frame = v1::WorkerFrame { extension_requests: vec![request], ..Default::default() };
-    let problem = Problem::TooMany { count: MAX_FRAME_ENTRIES + 1, max: MAX_FRAME_ENTRIES };
+    let problem = FieldProblem::TooMany { count: MAX_FRAME_ENTRIES + 1, max: MAX_FRAME_ENTRIES };
     malformed("frame", problem, worker::frame_in(&frame));
 }
 
@@ -194,18 +196,18 @@ fn numbers_that_the_protocol_does_not_name_are_refused() {
     for why in [0, 7, -1] {
         let frame =
             v1::ManagerFrame { cancels: vec![v1::Cancel { claim: Some(good_claim()), why }], ..Default::default() };
-        malformed("cancels[0].why", Problem::UnknownNumber(why), manager::frame_in(&frame));
+        malformed("cancels[0].why", FieldProblem::UnknownNumber(why), manager::frame_in(&frame));
     }
     let retry = Retry::default();
     let wire = v1::Draft { on_stuck: 3, ..Default::default() };
-    malformed("on_stuck", Problem::UnknownNumber(3), draft::draft_in(wire, &retry));
+    malformed("on_stuck", FieldProblem::UnknownNumber(3), draft::draft_in(wire, &retry));
     let wire = v1::Draft { timeout_policy: 4, ..Default::default() };
-    malformed("timeout_policy", Problem::UnknownNumber(4), draft::draft_in(wire, &retry));
+    malformed("timeout_policy", FieldProblem::UnknownNumber(4), draft::draft_in(wire, &retry));
     let wire = v1::Draft {
         retry: Some(v1::RetryPolicy { base_ms: Some(u64::MAX), ..Default::default() }),
         ..Default::default()
     };
-    let problem = Problem::TooLong { value: Duration::from_millis(u64::MAX), max: MAX_SPAN };
+    let problem = FieldProblem::TooLong { value: Duration::from_millis(u64::MAX), max: MAX_SPAN };
     malformed("retry.base_ms", problem, draft::draft_in(wire, &retry));
 }
 

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::key::write_key;
-use crate::server::{Plan, folder};
-use crate::{Postgres, Proxy, Server, ServerError};
+use crate::server::{StartPlan, folder};
+use crate::{FaultProxy, PostgresServer, ServerProcess, ServerProcessError};
 
 /// The port of the managers of this process's first cluster; each further cluster has the next.
 const PORT: u16 = 7400;
@@ -87,10 +87,10 @@ impl ClusterOptions {
 
     /// # Panics
     /// If there are more managers than addresses for them.
-    pub fn start(self) -> Result<Cluster, ServerError> {
+    pub fn start(self) -> Result<Cluster, ServerProcessError> {
         static NEXT_PORT: AtomicU16 = AtomicU16::new(PORT);
         assert!(self.managers <= MOST_MANAGERS, "there are addresses for {MOST_MANAGERS} managers");
-        let database = Postgres::options().fsync().host(own_address(PRIMARY)).start()?;
+        let database = PostgresServer::options().fsync().host(own_address(PRIMARY)).start()?;
         // In a folder that is removed however this process ends.
         let key_file = database.server().folder().join("cluster.key");
         write_key(&key_file)?;
@@ -109,12 +109,12 @@ impl ClusterOptions {
             key_file,
             options: self,
         };
-        let failed = |source: io::Error| ServerError::Files { folder: PathBuf::from("."), source };
+        let failed = |source: io::Error| ServerProcessError::Files { folder: PathBuf::from("."), source };
         let mut places = Vec::new();
         for index in 1..=cluster.options.managers {
             let listen = cluster.listen(index);
             let in_front =
-                cluster.options.has_proxies.then(|| Proxy::with_datagrams(listen)).transpose().map_err(failed)?;
+                cluster.options.has_proxies.then(|| FaultProxy::with_datagrams(listen)).transpose().map_err(failed)?;
             places.push(Place { listen, in_front });
         }
         let addresses: Vec<SocketAddr> = places.iter().map(Place::address).collect();
@@ -136,8 +136,8 @@ pub struct Cluster {
     // The database last: whoever uses it ends first.
     pub workers: Vec<WorkerProcess>,
     pub managers: Vec<ManagerProcess>,
-    pub standby: Option<Postgres>,
-    pub database: Postgres,
+    pub standby: Option<PostgresServer>,
+    pub database: PostgresServer,
     name: String,
     /// The port of every manager.
     port: u16,
@@ -154,11 +154,11 @@ pub struct ManagerProcess {
     pub listen: SocketAddr,
     /// The address that others dial and send datagrams to: a proxy, if there is one.
     pub address: SocketAddr,
-    pub server: Server,
+    pub server: ServerProcess,
     /// Proxies in front of the databases, as this manager reaches them.
-    pub to_databases: Vec<Proxy>,
+    pub to_databases: Vec<FaultProxy>,
     /// The proxy in front of this manager.
-    pub in_front: Option<Proxy>,
+    pub in_front: Option<FaultProxy>,
 }
 
 impl ManagerProcess {
@@ -174,7 +174,7 @@ impl ManagerProcess {
 /// Where a manager listens, and what is in front of it.
 struct Place {
     listen: SocketAddr,
-    in_front: Option<Proxy>,
+    in_front: Option<FaultProxy>,
 }
 
 impl Place {
@@ -188,7 +188,7 @@ impl Place {
 #[derive(Debug)]
 pub struct WorkerProcess {
     pub name: String,
-    pub server: Server,
+    pub server: ServerProcess,
 }
 
 impl Cluster {
@@ -203,19 +203,19 @@ impl Cluster {
     }
 
     /// `addresses` are those of all managers.
-    fn start_manager(&self, place: Place, addresses: &[SocketAddr]) -> Result<ManagerProcess, ServerError> {
+    fn start_manager(&self, place: Place, addresses: &[SocketAddr]) -> Result<ManagerProcess, ServerProcessError> {
         let index = self.managers.len() + 1;
         let folder = folder(None)?;
-        let failed = |source: io::Error| ServerError::Files { folder: folder.path().to_owned(), source };
+        let failed = |source: io::Error| ServerProcessError::Files { folder: folder.path().to_owned(), source };
         let name = format!("manager-{index}");
         let address = place.address();
         let Place { listen, in_front } = place;
         let databases = [Some(&self.database), self.standby.as_ref()].into_iter().flatten();
-        let mut hosts: Vec<SocketAddr> = databases.map(Postgres::socket_address).collect();
+        let mut hosts: Vec<SocketAddr> = databases.map(PostgresServer::socket_address).collect();
         let mut to_databases = Vec::new();
         if self.options.has_proxies {
             for host in &mut hosts {
-                let proxy = Proxy::before(*host).map_err(failed)?;
+                let proxy = FaultProxy::before(*host).map_err(failed)?;
                 *host = SocketAddr::from((Ipv4Addr::LOCALHOST, proxy.port()));
                 to_databases.push(proxy);
             }
@@ -239,23 +239,23 @@ impl Cluster {
         let mut plan = self.plan(arguments.into(), "onward: ready on ");
         let own = self.options.variables.iter().filter(|(manager, ..)| *manager == index);
         plan.variables.extend(own.map(|(_, name, value)| (*name, value.clone())));
-        let server = Server::start(&plan, folder)?;
+        let server = ServerProcess::start(&plan, folder)?;
         Ok(ManagerProcess { name, listen, address, server, to_databases, in_front })
     }
 
-    fn start_worker(&self, index: usize) -> Result<WorkerProcess, ServerError> {
+    fn start_worker(&self, index: usize) -> Result<WorkerProcess, ServerProcessError> {
         let name = format!("worker-{index}");
         let mut arguments = vec!["worker".into(), "--id".into(), name.clone()];
         arguments.extend(["--slots".into(), self.options.slots.to_string()]);
         for manager in &self.managers {
             arguments.extend(["--manager".into(), manager.url()]);
         }
-        let server = Server::start(&self.plan(arguments, "onward: a worker with "), folder(None)?)?;
+        let server = ServerProcess::start(&self.plan(arguments, "onward: a worker with "), folder(None)?)?;
         Ok(WorkerProcess { name, server })
     }
 
-    fn plan(&self, arguments: Vec<String>, ready: &'static str) -> Plan {
-        Plan {
+    fn plan(&self, arguments: Vec<String>, ready: &'static str) -> StartPlan {
+        StartPlan {
             program: self.options.onward.clone(),
             arguments,
             variables: vec![("ONWARD_LOG", std::env::var("ONWARD_LOG").unwrap_or_else(|_| "info".into()))],

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::ServerError;
+use crate::ServerProcessError;
 
 /// Base64 of 32 bytes; nobody outside this machine reaches the nodes that know it.
 const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n";
 
-pub(crate) fn write_key(file: &Path) -> Result<(), ServerError> {
+pub(crate) fn write_key(file: &Path) -> Result<(), ServerProcessError> {
     let folder = || file.parent().map_or_else(|| PathBuf::from("."), Path::to_owned);
-    std::fs::write(file, KEY).map_err(|source| ServerError::Files { folder: folder(), source })
+    std::fs::write(file, KEY).map_err(|source| ServerProcessError::Files { folder: folder(), source })
 }

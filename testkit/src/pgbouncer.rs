@@ -5,21 +5,21 @@ use std::os::unix::fs::PermissionsExt;
 
 use rustix::process::geteuid;
 
-use crate::server::{Plan, folder};
-use crate::{Postgres, Server, ServerError, port, programs};
+use crate::server::{StartPlan, folder};
+use crate::{PostgresServer, ServerProcess, ServerProcessError, port, programs};
 
 /// A pooler that gives out the connections of a cluster, one per transaction.
 #[derive(Debug)]
 pub struct PgBouncer {
-    server: Server,
+    server: ServerProcess,
     port: u16,
 }
 
 impl PgBouncer {
     /// Starts a pooler in front of this cluster, with further lines of settings.
-    pub fn start(cluster: &Postgres, settings: &str) -> Result<Self, ServerError> {
+    pub fn start(cluster: &PostgresServer, settings: &str) -> Result<Self, ServerProcessError> {
         let folder = folder(None)?;
-        let failed = |source| ServerError::Files { folder: folder.path().to_owned(), source };
+        let failed = |source| ServerProcessError::Files { folder: folder.path().to_owned(), source };
         let port = port::reserve().map_err(failed)?;
         let file = folder.path().join("pgbouncer.ini");
         // `any` lets everybody in, as the user that is named.
@@ -31,7 +31,7 @@ impl PgBouncer {
         );
         fs::write(&file, text).map_err(failed)?;
         fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).map_err(failed)?;
-        let plan = Plan {
+        let plan = StartPlan {
             program: programs::find("pgbouncer")?,
             arguments: vec![file.display().to_string()],
             variables: Vec::new(),
@@ -40,7 +40,7 @@ impl PgBouncer {
             ready: "process up",
             end_by: "KILL",
         };
-        Ok(Self { server: Server::start(&plan, folder)?, port })
+        Ok(Self { server: ServerProcess::start(&plan, folder)?, port })
     }
 
     pub fn port(&self) -> u16 {
@@ -48,7 +48,7 @@ impl PgBouncer {
     }
 
     /// The process, for outages.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerProcess {
         &self.server
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
-use crate::server::{Plan, as_user, folder, output_of, run, wait_until};
-use crate::{Server, ServerError, port, programs};
+use crate::server::{StartPlan, as_user, folder, output_of, run, wait_until};
+use crate::{ServerProcess, ServerProcessError, port, programs};
 
 /// PostgreSQL refuses to run as root: then it runs as the user that its package made.
 const USER: &str = "postgres";
@@ -28,8 +28,8 @@ const SETTLED: Duration = Duration::from_secs(120);
 
 /// A PostgreSQL cluster.
 #[derive(Debug)]
-pub struct Postgres {
-    server: Server,
+pub struct PostgresServer {
+    server: ServerProcess,
     listen: SocketAddr,
     options: PostgresOptions,
     databases: AtomicU32,
@@ -70,7 +70,7 @@ impl PostgresOptions {
         self
     }
 
-    pub fn start(&self) -> Result<Postgres, ServerError> {
+    pub fn start(&self) -> Result<PostgresServer, ServerProcessError> {
         let user = geteuid().is_root().then_some(USER);
         let folder = folder(None)?;
         hand_over(folder.path(), user, 0o700)?;
@@ -80,7 +80,7 @@ impl PostgresOptions {
         run(initdb.arg(format!("--username={ROLE}")).arg("--pgdata").arg(&data).current_dir(folder.path()))?;
         if let Some((certificate, key)) = &self.tls {
             for (name, text) in [("server.crt", certificate), ("server.key", key)] {
-                let failed = |source| ServerError::Files { folder: data.clone(), source };
+                let failed = |source| ServerProcessError::Files { folder: data.clone(), source };
                 std::fs::write(data.join(name), text).map_err(failed)?;
                 hand_over(&data.join(name), user, 0o600)?;
             }
@@ -89,10 +89,15 @@ impl PostgresOptions {
     }
 
     /// Starts the server on the files in `data` below the folder.
-    fn serve(&self, folder: TempDir, user: Option<&'static str>, ready: &'static str) -> Result<Postgres, ServerError> {
-        let failed = |source| ServerError::Files { folder: folder.path().to_owned(), source };
+    fn serve(
+        &self,
+        folder: TempDir,
+        user: Option<&'static str>,
+        ready: &'static str,
+    ) -> Result<PostgresServer, ServerProcessError> {
+        let failed = |source| ServerProcessError::Files { folder: folder.path().to_owned(), source };
         let listen = SocketAddr::from((self.host, port::reserve_at(self.host).map_err(failed)?));
-        let plan = Plan {
+        let plan = StartPlan {
             program: programs::find("postgres")?,
             arguments: self.arguments(listen, &folder.path().join("data")),
             variables: Vec::new(),
@@ -102,7 +107,12 @@ impl PostgresOptions {
             end_by: "QUIT",
         };
         let options = self.clone();
-        Ok(Postgres { server: Server::start(&plan, folder)?, listen, options, databases: AtomicU32::new(0) })
+        Ok(PostgresServer {
+            server: ServerProcess::start(&plan, folder)?,
+            listen,
+            options,
+            databases: AtomicU32::new(0),
+        })
     }
 
     fn arguments(&self, listen: SocketAddr, data: &Path) -> Vec<String> {
@@ -124,9 +134,9 @@ impl PostgresOptions {
     }
 }
 
-impl Postgres {
+impl PostgresServer {
     /// Starts a cluster that does not sync its files.
-    pub fn start() -> Result<Self, ServerError> {
+    pub fn start() -> Result<Self, ServerProcessError> {
         Self::options().start()
     }
 
@@ -137,12 +147,12 @@ impl Postgres {
     /// The one cluster of this process, started by the first test that asks. A test that makes outages takes one of
     /// its own.
     pub fn shared() -> &'static Self {
-        static SHARED: OnceLock<Postgres> = OnceLock::new();
+        static SHARED: OnceLock<PostgresServer> = OnceLock::new();
         SHARED.get_or_init(|| Self::start().expect("PostgreSQL starts"))
     }
 
     /// Makes an empty database and returns its address.
-    pub fn database(&self) -> Result<String, ServerError> {
+    pub fn database(&self) -> Result<String, ServerProcessError> {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         let mut create = command("createdb", None)?;
         let (host, port) = (format!("--host={}", self.listen.ip()), format!("--port={}", self.port()));
@@ -152,13 +162,13 @@ impl Postgres {
     }
 
     /// Starts a standby beside this cluster, as [`Self::start_synchronous_standby_at`] does.
-    pub fn start_synchronous_standby(&self) -> Result<Self, ServerError> {
+    pub fn start_synchronous_standby(&self) -> Result<Self, ServerProcessError> {
         self.start_synchronous_standby_at(self.options.host)
     }
 
     /// Starts a standby of this cluster, with the same options, at this loopback address. From then on a commit here is answered once the standby
     /// has it, and not at all while the standby is frozen.
-    pub fn start_synchronous_standby_at(&self, host: Ipv4Addr) -> Result<Self, ServerError> {
+    pub fn start_synchronous_standby_at(&self, host: Ipv4Addr) -> Result<Self, ServerProcessError> {
         let user = geteuid().is_root().then_some(USER);
         let folder = folder(None)?;
         hand_over(folder.path(), user, 0o700)?;
@@ -176,13 +186,13 @@ impl Postgres {
     }
 
     /// Makes a primary of a standby: it has all that it was sent, and accepts writes.
-    pub fn promote(&self) -> Result<(), ServerError> {
+    pub fn promote(&self) -> Result<(), ServerProcessError> {
         self.ask("select pg_promote()")?;
         wait_until(SETTLED, "a promoted standby", || Ok(self.ask("select pg_is_in_recovery()")? == "f"))
     }
 
     /// Asks the database `postgres` of this cluster by `psql`; columns are separated by `|`.
-    pub fn ask(&self, question: &str) -> Result<String, ServerError> {
+    pub fn ask(&self, question: &str) -> Result<String, ServerProcessError> {
         let mut psql = command("psql", None)?;
         psql.args(["--no-psqlrc", "-qtA", "--set=ON_ERROR_STOP=1", "--command", question]);
         output_of(psql.arg(self.address("postgres")))
@@ -202,26 +212,26 @@ impl Postgres {
     }
 
     /// The process, for outages.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerProcess {
         &self.server
     }
 }
 
 /// Gives a folder or file to the user that the server runs as.
-fn hand_over(path: &Path, user: Option<&str>, mode: u32) -> Result<(), ServerError> {
-    let failed = |source| ServerError::Files { folder: path.to_owned(), source };
+fn hand_over(path: &Path, user: Option<&str>, mode: u32) -> Result<(), ServerProcessError> {
+    let failed = |source| ServerProcessError::Files { folder: path.to_owned(), source };
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(failed)?;
     let Some(user) = user else { return Ok(()) };
     let users = std::fs::read_to_string("/etc/passwd").map_err(failed)?;
     let fields = users.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|fields| fields[0] == user);
     let number = |at: usize| fields.as_ref().and_then(|fields| fields.get(at)?.parse::<u32>().ok());
     let (Some(user_id), Some(group_id)) = (number(2), number(3)) else {
-        return Err(ServerError::Absent { program: format!("{user} (its user)") });
+        return Err(ServerProcessError::Absent { program: format!("{user} (its user)") });
     };
     chown(path, Some(user_id), Some(group_id)).map_err(failed)
 }
 
-fn command(program: &str, user: Option<&str>) -> Result<Command, ServerError> {
+fn command(program: &str, user: Option<&str>) -> Result<Command, ServerProcessError> {
     let mut line = as_user(user);
     line.push(programs::find(program)?.display().to_string());
     let mut command = Command::new(&line[0]);

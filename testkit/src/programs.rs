@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use crate::ServerError;
+use crate::ServerProcessError;
 
 /// The program of this name: in the search path, or where Debian puts what a search path often lacks.
-pub fn find(name: &str) -> Result<PathBuf, ServerError> {
+pub fn find(name: &str) -> Result<PathBuf, ServerProcessError> {
     let searched = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&searched).collect();
     folders.extend(["/usr/sbin", "/usr/local/sbin", "/usr/bin", "/usr/local/bin"].map(PathBuf::from));
     folders.extend(postgres_folders());
     let found = folders.into_iter().map(|folder| folder.join(name)).find(|path| path.is_file());
-    found.ok_or_else(|| ServerError::Absent { program: name.to_owned() })
+    found.ok_or_else(|| ServerProcessError::Absent { program: name.to_owned() })
 }
 
 /// Debian keeps every version of PostgreSQL beside the others: the newest first.

@@ -4,13 +4,13 @@
 //!
 //! | call | the client sees | the server sees |
 //! |---|---|---|
-//! | [`Proxy::cut`] | its connections close | the same |
-//! | [`Proxy::refuse`] | new connections close at once, too | nothing |
-//! | [`Proxy::silence`] | a half-open network: connections stay, nothing comes | the same |
-//! | [`Proxy::hold`] | no answer | what is held arrives late, once it is [released](Proxy::release) |
-//! | [`Proxy::abandon`] | its connection closes | nothing: what is held may still come |
-//! | [`Proxy::lose_next_answer`] | its connection closes instead of an answer | a request that it carries out |
-//! | [`Proxy::delay`] | a slow network | the same |
+//! | [`FaultProxy::cut`] | its connections close | the same |
+//! | [`FaultProxy::refuse`] | new connections close at once, too | nothing |
+//! | [`FaultProxy::silence`] | a half-open network: connections stay, nothing comes | the same |
+//! | [`FaultProxy::hold`] | no answer | what is held arrives late, once it is [released](Proxy::release) |
+//! | [`FaultProxy::abandon`] | its connection closes | nothing: what is held may still come |
+//! | [`FaultProxy::lose_next_answer`] | its connection closes instead of an answer | a request that it carries out |
+//! | [`FaultProxy::delay`] | a slow network | the same |
 //!
 //! One that was started [with datagrams](Proxy::with_datagrams) passes these on as well, and loses them while it is silent
 //! or refuses.
@@ -32,15 +32,15 @@ const WAYS: [Way; 2] = [Way::ToServer, Way::ToClient];
 
 /// A proxy on a port of its own, in front of a server on another.
 #[derive(Debug)]
-pub struct Proxy {
+pub struct FaultProxy {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     accepting: Option<JoinHandle<()>>,
     passing: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ProxyState {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -69,7 +69,7 @@ struct Link {
     is_abandoned: bool,
 }
 
-impl Proxy {
+impl FaultProxy {
     /// Starts a proxy in front of the server on this port.
     pub fn start(server: u16) -> io::Result<Self> {
         Self::before((Ipv4Addr::LOCALHOST, server).into())
@@ -79,7 +79,7 @@ impl Proxy {
     pub fn before(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<ProxyState>::default();
         let accepting = thread::spawn({
             let shared = shared.clone();
             move || accept(&listener, server, &shared)
@@ -166,7 +166,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.shared.state().has_ended = true;
         self.cut();
@@ -181,7 +181,7 @@ impl Drop for Proxy {
     }
 }
 
-impl Shared {
+impl ProxyState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,7 +199,7 @@ impl Link {
     }
 }
 
-fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<ProxyState>) {
     for client in listener.incoming().flatten() {
         if shared.state().has_ended {
             return;
@@ -234,7 +234,7 @@ fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
 }
 
 /// Passes on datagrams until the proxy ends.
-fn pass_on(socket: &UdpSocket, server: SocketAddr, shared: &Shared) {
+fn pass_on(socket: &UdpSocket, server: SocketAddr, shared: &ProxyState) {
     let mut datagram = [0; 64 << 10];
     loop {
         let received = socket.recv(&mut datagram);
@@ -252,7 +252,7 @@ fn pass_on(socket: &UdpSocket, server: SocketAddr, shared: &Shared) {
 
 /// Carries bytes one way until their source ends. A reader that has gone does not end it: what the other side was
 /// already sent is carried out.
-fn carry(shared: &Shared, port: u16, way: Way, mut from: TcpStream, mut to: TcpStream) {
+fn carry(shared: &ProxyState, port: u16, way: Way, mut from: TcpStream, mut to: TcpStream) {
     let mut bytes = [0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         if !may_pass(shared, port, way, count) {
@@ -268,7 +268,7 @@ fn carry(shared: &Shared, port: u16, way: Way, mut from: TcpStream, mut to: TcpS
 }
 
 /// Waits for as long as bytes are held; false if they are not to be passed on at all.
-fn may_pass(shared: &Shared, port: u16, way: Way, count: usize) -> bool {
+fn may_pass(shared: &ProxyState, port: u16, way: Way, count: usize) -> bool {
     let delay = shared.state().delay;
     if !delay.is_zero() {
         thread::sleep(delay);

@@ -1,24 +1,24 @@
 //! Redis.
 
-use crate::server::{Plan, folder};
-use crate::{Server, ServerError, port, programs};
+use crate::server::{StartPlan, folder};
+use crate::{ServerProcess, ServerProcessError, port, programs};
 
 /// A Redis server whose writes are in its log before they are answered, so that its end loses nothing.
 #[derive(Debug)]
-pub struct Redis {
-    server: Server,
+pub struct RedisServer {
+    server: ServerProcess,
     port: u16,
 }
 
-impl Redis {
-    pub fn start() -> Result<Self, ServerError> {
+impl RedisServer {
+    pub fn start() -> Result<Self, ServerProcessError> {
         Self::start_with(&[])
     }
 
     /// Starts a server with further settings, each a name and a value as in `redis.conf`.
-    pub fn start_with(settings: &[(&str, &str)]) -> Result<Self, ServerError> {
+    pub fn start_with(settings: &[(&str, &str)]) -> Result<Self, ServerProcessError> {
         let folder = folder(None)?;
-        let failed = |source| ServerError::Files { folder: folder.path().to_owned(), source };
+        let failed = |source| ServerProcessError::Files { folder: folder.path().to_owned(), source };
         let port = port::reserve().map_err(failed)?;
         let (port_text, files) = (port.to_string(), folder.path().display().to_string());
         let ours = [
@@ -32,7 +32,7 @@ impl Redis {
             ("save", ""),
         ];
         let all = ours.iter().chain(settings);
-        let plan = Plan {
+        let plan = StartPlan {
             program: programs::find("redis-server")?,
             arguments: all.flat_map(|(name, value)| [format!("--{name}"), (*value).to_owned()]).collect(),
             variables: Vec::new(),
@@ -40,7 +40,7 @@ impl Redis {
             ready: "Ready to accept connections",
             end_by: "KILL",
         };
-        Ok(Self { server: Server::start(&plan, folder)?, port })
+        Ok(Self { server: ServerProcess::start(&plan, folder)?, port })
     }
 
     /// The address for clients.
@@ -53,7 +53,7 @@ impl Redis {
     }
 
     /// The process, for outages.
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &ServerProcess {
         &self.server
     }
 }

@@ -43,7 +43,7 @@ rm -rf "$folder"
 "#;
 
 #[derive(Error)]
-pub enum ServerError {
+pub enum ServerProcessError {
     #[error("`{program}` is not installed; `cargo xtask test` installs it, or look into xtask/src/install.rs")]
     Absent { program: String },
     #[error("cannot start {program}: {source}")]
@@ -55,14 +55,14 @@ pub enum ServerError {
 }
 
 /// Shown as `unwrap` shows it: the text, with its lines.
-impl fmt::Debug for ServerError {
+impl fmt::Debug for ServerProcessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
 /// The plan by which a server is started.
-pub(crate) struct Plan {
+pub(crate) struct StartPlan {
     pub program: PathBuf,
     pub arguments: Vec<String>,
     pub variables: Vec<(&'static str, String)>,
@@ -78,7 +78,7 @@ pub(crate) struct Plan {
 /// the group of the tests (Ctrl-C, a runner's timeout) does not end it before it has cleaned up; should it be killed
 /// itself, the kernel kills the server.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerProcess {
     program: String,
     ready: &'static str,
     folder: PathBuf,
@@ -94,11 +94,11 @@ struct Running {
     pid: Pid,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts a server with its files in the folder, which is removed at the end.
-    pub(crate) fn start(plan: &Plan, folder: TempDir) -> Result<Self, ServerError> {
+    pub(crate) fn start(plan: &StartPlan, folder: TempDir) -> Result<Self, ServerProcessError> {
         let program = plan.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let failed = |source| ServerError::Start { program: program.clone(), source };
+        let failed = |source| ServerProcessError::Start { program: program.clone(), source };
         let mut guard = Command::new("sh");
         guard.args(["-c", GUARD, "guard", plan.end_by]).arg(folder.path());
         guard.args(as_user(plan.user)).arg(&plan.program).args(&plan.arguments);
@@ -150,7 +150,7 @@ impl Server {
     }
 
     /// Starts a killed server again, on the same port and files.
-    pub fn start_again(&self) -> Result<(), ServerError> {
+    pub fn start_again(&self) -> Result<(), ServerProcessError> {
         let mut running = self.running();
         assert!(!is_alive(running.pid), "kill {} before it is started again", self.program);
         self.start_once(&mut running)
@@ -189,8 +189,8 @@ impl Server {
         self.running().pid
     }
 
-    fn start_once(&self, running: &mut Running) -> Result<(), ServerError> {
-        let failed = |source| ServerError::Start { program: self.program.clone(), source };
+    fn start_once(&self, running: &mut Running) -> Result<(), ServerProcessError> {
+        let failed = |source| ServerProcessError::Start { program: self.program.clone(), source };
         running.starts += 1;
         let output = self.folder.join(format!("{}.{}.output", self.program, running.starts));
         let lines = running.lines.as_mut().expect("closed only when this is dropped");
@@ -202,11 +202,11 @@ impl Server {
         self.wait_until_ready(running.pid, &output)
     }
 
-    fn wait_until_ready(&self, pid: Pid, output: &Path) -> Result<(), ServerError> {
+    fn wait_until_ready(&self, pid: Pid, output: &Path) -> Result<(), ServerProcessError> {
         let started = Instant::now();
         let broken = |what: String| {
             let said = end_of(&text_of(output));
-            Err(ServerError::Broken { program: self.program.clone(), what, said })
+            Err(ServerProcessError::Broken { program: self.program.clone(), what, said })
         };
         loop {
             // Asked before the output is read: a server may say its last words in between.
@@ -229,7 +229,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
         running.lines = None;
@@ -239,23 +239,23 @@ impl Drop for Server {
 }
 
 /// A folder of its own for a server, below the system's folder for temporary files.
-pub(crate) fn folder(parent: Option<&Path>) -> Result<TempDir, ServerError> {
+pub(crate) fn folder(parent: Option<&Path>) -> Result<TempDir, ServerProcessError> {
     let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
     let made = tempfile::Builder::new().prefix("onward-test-").tempdir_in(&parent);
-    made.map_err(|source| ServerError::Files { folder: parent, source })
+    made.map_err(|source| ServerProcessError::Files { folder: parent, source })
 }
 
 /// Looks until it is so, and gives up after a while that only a broken server exceeds.
 pub(crate) fn wait_until(
     patience: Duration,
     what: &str,
-    mut is_so: impl FnMut() -> Result<bool, ServerError>,
-) -> Result<(), ServerError> {
+    mut is_so: impl FnMut() -> Result<bool, ServerProcessError>,
+) -> Result<(), ServerProcessError> {
     let since = Instant::now();
     while !is_so()? {
         if since.elapsed() > patience {
             let late = format!("is not there after {} s", patience.as_secs());
-            return Err(ServerError::Broken { program: what.to_owned(), what: late, said: String::new() });
+            return Err(ServerProcessError::Broken { program: what.to_owned(), what: late, said: String::new() });
         }
         std::thread::sleep(LOOK);
     }
@@ -263,20 +263,20 @@ pub(crate) fn wait_until(
 }
 
 /// Runs a command that ends by itself.
-pub(crate) fn run(command: &mut Command) -> Result<(), ServerError> {
+pub(crate) fn run(command: &mut Command) -> Result<(), ServerProcessError> {
     output_of(command).map(drop)
 }
 
 /// Runs a command that ends by itself, and returns what it printed.
-pub(crate) fn output_of(command: &mut Command) -> Result<String, ServerError> {
+pub(crate) fn output_of(command: &mut Command) -> Result<String, ServerProcessError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|source| ServerError::Start { program: program.clone(), source })?;
+    let output = output.map_err(|source| ServerProcessError::Start { program: program.clone(), source })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    Err(ServerError::Broken { program, what: format!("failed ({})", output.status), said: end_of(&said) })
+    Err(ServerProcessError::Broken { program, what: format!("failed ({})", output.status), said: end_of(&said) })
 }
 
 /// Words to put before a command for it to run as this user.

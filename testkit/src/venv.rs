@@ -5,14 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::ServerError;
+use crate::ServerProcessError;
 use crate::server::run;
 
 /// The folder with the programs of a virtual environment that has these packages. It is made by the first who asks;
 /// other processes wait for that on a file lock.
-pub fn programs(name: &str, packages: &[&str]) -> Result<PathBuf, ServerError> {
+pub fn programs(name: &str, packages: &[&str]) -> Result<PathBuf, ServerProcessError> {
     let folder = target()?.join("testkit").join(name);
-    let failed = |source: io::Error| ServerError::Files { folder: folder.clone(), source };
+    let failed = |source: io::Error| ServerProcessError::Files { folder: folder.clone(), source };
     fs::create_dir_all(&folder).map_err(failed)?;
     let (venv, installed) = (folder.join("venv"), folder.join("installed.txt"));
     let wanted = packages.join("\n");
@@ -31,12 +31,13 @@ pub fn programs(name: &str, packages: &[&str]) -> Result<PathBuf, ServerError> {
 }
 
 /// The folder that cargo builds into, of which this program is a part. Cargo marks it for backup programs.
-fn target() -> Result<PathBuf, ServerError> {
-    let program = std::env::current_exe().map_err(|source| ServerError::Files { folder: "target".into(), source })?;
+fn target() -> Result<PathBuf, ServerProcessError> {
+    let program =
+        std::env::current_exe().map_err(|source| ServerProcessError::Files { folder: "target".into(), source })?;
     let marked = program.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file());
     let Some(marked) = marked.map(Path::to_owned) else {
         let what = format!("is not below cargo's target folder: {}", program.display());
-        return Err(ServerError::Broken { program: "the test program".into(), what, said: String::new() });
+        return Err(ServerProcessError::Broken { program: "the test program".into(), what, said: String::new() });
     };
     Ok(marked)
 }

@@ -9,8 +9,8 @@ use tempfile::TempDir;
 
 use crate::key::write_key;
 use crate::port;
-use crate::server::{Plan, folder};
-use crate::{Postgres, Proxy, Server, ServerError};
+use crate::server::{StartPlan, folder};
+use crate::{FaultProxy, PostgresServer, ServerProcess, ServerProcessError};
 
 /// The parts of a world.
 #[derive(Clone, Debug)]
@@ -82,12 +82,12 @@ impl WorldOptions {
         self
     }
 
-    pub fn start(self) -> Result<World, ServerError> {
+    pub fn start(self) -> Result<World, ServerProcessError> {
         let shared = folder(None)?;
         let key = shared.path().join("cluster.key");
         write_key(&key)?;
         let needs_database = self.gates > 1 || self.has_second_manager;
-        let postgres = needs_database.then(|| Postgres::options().fsync().start()).transpose()?;
+        let postgres = needs_database.then(|| PostgresServer::options().fsync().start()).transpose()?;
         let mut world =
             World { workers: Vec::new(), managers: Vec::new(), gates: Vec::new(), postgres, shared, options: self };
         world.start_nodes()?;
@@ -102,7 +102,7 @@ pub struct World {
     pub workers: Vec<WorldWorker>,
     pub managers: Vec<ManagerOfDatacenter>,
     pub gates: Vec<WorldGate>,
-    pub postgres: Option<Postgres>,
+    pub postgres: Option<PostgresServer>,
     /// The cluster's key is here.
     shared: TempDir,
     options: WorldOptions,
@@ -112,7 +112,7 @@ pub struct World {
 pub struct WorldGate {
     pub name: String,
     pub address: SocketAddr,
-    pub server: Server,
+    pub server: ServerProcess,
 }
 
 #[derive(Debug)]
@@ -120,9 +120,9 @@ pub struct ManagerOfDatacenter {
     pub name: String,
     pub datacenter: String,
     pub address: SocketAddr,
-    pub server: Server,
+    pub server: ServerProcess,
     /// Proxies in front of each gate, as this manager reaches it.
-    pub to_gates: Vec<Proxy>,
+    pub to_gates: Vec<FaultProxy>,
 }
 
 /// A worker that runs commands.
@@ -130,7 +130,7 @@ pub struct ManagerOfDatacenter {
 pub struct WorldWorker {
     pub name: String,
     pub datacenter: String,
-    pub server: Server,
+    pub server: ServerProcess,
 }
 
 impl WorldGate {
@@ -186,7 +186,7 @@ impl World {
         self.shared.path().join("cluster.key")
     }
 
-    fn start_nodes(&mut self) -> Result<(), ServerError> {
+    fn start_nodes(&mut self) -> Result<(), ServerProcessError> {
         let options = self.options.clone();
         let gates: Vec<SocketAddr> = (0..options.gates).map(|_| address()).collect::<Result<_, _>>()?;
         let mut proxies = Vec::new();
@@ -197,9 +197,9 @@ impl World {
             })
             .collect();
         for _ in &managers {
-            let before = |gate: &SocketAddr| Proxy::before(*gate);
-            let made: io::Result<Vec<Proxy>> = gates.iter().filter(|_| options.has_proxies).map(before).collect();
-            proxies.push(made.map_err(|source| ServerError::Files { folder: PathBuf::from("."), source })?);
+            let before = |gate: &SocketAddr| FaultProxy::before(*gate);
+            let made: io::Result<Vec<FaultProxy>> = gates.iter().filter(|_| options.has_proxies).map(before).collect();
+            proxies.push(made.map_err(|source| ServerProcessError::Files { folder: PathBuf::from("."), source })?);
         }
         let gate_storage = if options.gates > 1 { self.database()? } else { "embedded".into() };
         let names: Vec<String> = proxies.iter().flatten().map(|proxy| format!("127.0.0.1:{}", proxy.port())).collect();
@@ -225,11 +225,16 @@ impl World {
         Ok(())
     }
 
-    fn database(&self) -> Result<String, ServerError> {
+    fn database(&self) -> Result<String, ServerProcessError> {
         self.postgres.as_ref().expect("it was started for this").database()
     }
 
-    fn start_manager(&mut self, index: usize, to_gates: Vec<Proxy>, shared: &str) -> Result<(), ServerError> {
+    fn start_manager(
+        &mut self,
+        index: usize,
+        to_gates: Vec<FaultProxy>,
+        shared: &str,
+    ) -> Result<(), ServerProcessError> {
         let datacenter = Self::datacenter(index);
         let is_double = self.options.has_second_manager && index + 1 == self.options.datacenters;
         let others = self.managers.iter().filter(|known| known.datacenter == datacenter);
@@ -250,7 +255,7 @@ impl World {
         Ok(())
     }
 
-    fn start_worker(&self, index: usize) -> Result<WorldWorker, ServerError> {
+    fn start_worker(&self, index: usize) -> Result<WorldWorker, ServerProcessError> {
         let datacenter = Self::datacenter(index);
         let name = format!("{datacenter}-worker");
         let mut arguments = vec!["worker".into(), "--id".into(), name.clone()];
@@ -258,11 +263,11 @@ impl World {
         for manager in self.managers.iter().filter(|manager| manager.datacenter == datacenter) {
             arguments.extend(["--manager".into(), manager.url()]);
         }
-        let server = Server::start(&self.plan(arguments, "onward: a worker with "), folder(None)?)?;
+        let server = ServerProcess::start(&self.plan(arguments, "onward: a worker with "), folder(None)?)?;
         Ok(WorldWorker { name, datacenter, server })
     }
 
-    fn start_node(&self, node: NodePlan<'_>) -> Result<Server, ServerError> {
+    fn start_node(&self, node: NodePlan<'_>) -> Result<ServerProcess, ServerProcessError> {
         let folder = folder(None)?;
         let NodePlan { role, name, listen, settings } = node;
         let key = self.key_file();
@@ -273,15 +278,15 @@ impl World {
         );
         let file = folder.path().join(format!("{role}.toml"));
         std::fs::write(&file, settings)
-            .map_err(|source| ServerError::Files { folder: folder.path().to_owned(), source })?;
+            .map_err(|source| ServerProcessError::Files { folder: folder.path().to_owned(), source })?;
         let data = folder.path().join("data");
         let text = |path: &Path| path.display().to_string();
         let arguments = [role.into(), "--config".into(), text(&file), "--data".into(), text(&data)];
-        Server::start(&self.plan(arguments.into(), "onward: ready on "), folder)
+        ServerProcess::start(&self.plan(arguments.into(), "onward: ready on "), folder)
     }
 
-    fn plan(&self, arguments: Vec<String>, ready: &'static str) -> Plan {
-        Plan {
+    fn plan(&self, arguments: Vec<String>, ready: &'static str) -> StartPlan {
+        StartPlan {
             program: self.options.onward.clone(),
             arguments,
             variables: vec![("ONWARD_LOG", std::env::var("ONWARD_LOG").unwrap_or_else(|_| "info".into()))],
@@ -293,7 +298,7 @@ impl World {
 }
 
 /// An address on loopback, with a port that nobody else is given.
-fn address() -> Result<SocketAddr, ServerError> {
-    let port = port::reserve().map_err(|source| ServerError::Files { folder: PathBuf::from("."), source })?;
+fn address() -> Result<SocketAddr, ServerProcessError> {
+    let port = port::reserve().map_err(|source| ServerProcessError::Files { folder: PathBuf::from("."), source })?;
     Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
 }

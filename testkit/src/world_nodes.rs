@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Server, World};
+use crate::{ServerProcess, World};
 
 /// A process of a world, as it is told about.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub struct WorldNode<'a> {
 impl World {
     /// Gates, managers, workers.
     pub fn nodes(&self) -> Vec<WorldNode<'_>> {
-        let pid = |server: &Server| server.pid().as_raw_nonzero().get();
+        let pid = |server: &ServerProcess| server.pid().as_raw_nonzero().get();
         let gates = self.gates.iter().map(|gate| WorldNode {
             name: &gate.name,
             role: "gate",

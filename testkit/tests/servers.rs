@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use onward_testkit::{Nats, Postgres, Proxy, Redis, Server, Sqs, Way};
+use onward_testkit::{FaultProxy, NatsServer, PostgresServer, RedisServer, ServerProcess, SqsServer, Way};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn postgres_gives_every_test_a_database_and_keeps_it_over_a_crash() {
-    let postgres = Postgres::start().unwrap();
+    let postgres = PostgresServer::start().unwrap();
     let (one, other) = (postgres.database().unwrap(), postgres.database().unwrap());
     psql(&one, "create table seen (n int)");
     psql(&one, "insert into seen values (7)");
@@ -33,7 +33,7 @@ fn postgres_gives_every_test_a_database_and_keeps_it_over_a_crash() {
 
 #[test]
 fn a_frozen_nats_answers_nobody_until_it_is_thawed() {
-    let nats = Nats::start().unwrap();
+    let nats = NatsServer::start().unwrap();
     let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, nats.port())).unwrap();
     nats_answers(&mut connection);
 
@@ -67,7 +67,7 @@ fn nats_answers(connection: &mut TcpStream) {
 
 #[test]
 fn redis_keeps_what_it_answered_over_a_crash() {
-    let redis = Redis::start().unwrap();
+    let redis = RedisServer::start().unwrap();
     let ask = |command: &str, answer: &str| {
         let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, redis.port())).unwrap();
         connection.write_all(command.as_bytes()).unwrap();
@@ -84,7 +84,7 @@ fn redis_keeps_what_it_answered_over_a_crash() {
 
 #[test]
 fn stand_ins_for_sqs_answer_and_end() {
-    for sqs in [Sqs::moto().unwrap(), Sqs::ministack().unwrap()] {
+    for sqs in [SqsServer::moto().unwrap(), SqsServer::ministack().unwrap()] {
         let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, sqs.port())).unwrap();
         let request =
             "GET /?Action=ListQueues&Version=2012-11-05 HTTP/1.1\r\nHost: sqs.us-east-1.amazonaws.com\r\n\r\n";
@@ -135,7 +135,7 @@ fn holds_a_server_until_it_is_killed() {
     if std::env::var_os(HOLD).is_none() {
         return;
     }
-    let nats = Nats::start().unwrap();
+    let nats = NatsServer::start().unwrap();
     let line = format!("\n{HOLD} {} {}\n", nats.server().pid().as_raw_pid(), nats.server().folder().display());
     std::io::stdout().write_all(line.as_bytes()).unwrap();
     loop {
@@ -151,7 +151,7 @@ struct Traces {
 }
 
 impl Traces {
-    fn of(server: &Server) -> Self {
+    fn of(server: &ServerProcess) -> Self {
         let process = Path::new("/proc").join(server.pid().as_raw_pid().to_string());
         let traces = Self { process, folder: server.folder().to_owned() };
         assert!(traces.process.exists() && fs::read_dir(&traces.folder).unwrap().count() > 0);
@@ -183,7 +183,7 @@ fn psql(url: &str, command: &str) -> String {
 
 #[test]
 fn a_synchronous_standby_has_what_was_answered_and_takes_the_primarys_place() {
-    let primary = Postgres::start().unwrap();
+    let primary = PostgresServer::start().unwrap();
     primary.ask("create table seen (n int)").unwrap();
     let standby = primary.start_synchronous_standby().unwrap();
     primary.ask("insert into seen values (7)").unwrap();
@@ -195,7 +195,7 @@ fn a_synchronous_standby_has_what_was_answered_and_takes_the_primarys_place() {
 #[test]
 fn a_primary_and_its_standby_can_have_an_address_each() {
     let (one, other) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3));
-    let primary = Postgres::options().host(one).start().unwrap();
+    let primary = PostgresServer::options().host(one).start().unwrap();
     let standby = primary.start_synchronous_standby_at(other).unwrap();
     assert_eq!((primary.socket_address().ip(), standby.socket_address().ip()), (one.into(), other.into()));
     assert_eq!(standby.ask("select pg_is_in_recovery()").unwrap(), "t");
@@ -206,7 +206,7 @@ fn a_primary_and_its_standby_can_have_an_address_each() {
 fn a_proxy_passes_datagrams_on_from_the_port_of_its_connections() {
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     server.set_read_timeout(Some(PATIENCE)).unwrap();
-    let proxy = Proxy::with_datagrams(server.local_addr().unwrap()).unwrap();
+    let proxy = FaultProxy::with_datagrams(server.local_addr().unwrap()).unwrap();
     let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     client.send_to(b"seen", (Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
     let mut buffer = [0; 16];
@@ -216,8 +216,8 @@ fn a_proxy_passes_datagrams_on_from_the_port_of_its_connections() {
 
 #[test]
 fn a_proxy_does_to_connections_what_it_is_told() {
-    let redis = Redis::start().unwrap();
-    let proxy = Proxy::start(redis.port()).unwrap();
+    let redis = RedisServer::start().unwrap();
+    let proxy = FaultProxy::start(redis.port()).unwrap();
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
     let is_closed = |connection: &mut TcpStream| {
         connection.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::node::Node;
+use crate::node::XtaskNode;
 use crate::workspace;
 
 const TOOL: &str = "schemathesis==4.32.5";
@@ -23,7 +23,7 @@ pub fn run(root: &Path) -> Result<()> {
     if data.exists() {
         fs::remove_dir_all(&data)?;
     }
-    let node = Node::start(&root.join("target/release/onward"), &data)?;
+    let node = XtaskNode::start(&root.join("target/release/onward"), &data)?;
     println!("onward: soak: requests by {TOOL} against {}", node.url);
     let run = Command::new(tool)
         .args(["run", &format!("{}/openapi.json", node.url)])

@@ -8,7 +8,7 @@ use crate::soak;
 use crate::steps;
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum XtaskCommand {
     Help(String),
     Test { may_install: bool },
     Clients,
@@ -17,17 +17,17 @@ pub enum Command {
     Cluster { as_json: bool, onward: Option<PathBuf> },
     World { as_json: bool },
     Dist,
-    Soak(soak::Plan),
+    Soak(soak::SoakPlan),
 }
 
 /// The command line was not understood. The text ends with where to look.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Usage {
+pub struct UsageError {
     what: String,
     see: &'static str,
 }
 
-impl fmt::Display for Usage {
+impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}\nhint: `{} --help` lists what it takes", self.what, self.see)
     }
@@ -43,25 +43,25 @@ const WORLD: &str = "cargo xtask world";
 const DIST: &str = "cargo xtask dist";
 const SOAK: &str = "cargo xtask soak";
 
-pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
+pub fn parse(args: impl IntoIterator<Item = String>) -> Result<XtaskCommand, UsageError> {
     let mut args = args.into_iter();
     let Some(first) = args.next() else {
-        return Err(Usage {
+        return Err(UsageError {
             what: "which command? test, clients, manifests, tidy, cluster, world, soak or dist".to_owned(),
             see: XTASK,
         });
     };
     match first.as_str() {
-        "-h" | "--help" | "help" => Ok(Command::Help(help())),
+        "-h" | "--help" | "help" => Ok(XtaskCommand::Help(help())),
         "test" => parse_test(args),
-        "clients" => parse_plain(args, Command::Clients, help_clients, CLIENTS),
-        "manifests" => parse_plain(args, Command::Manifests, help_manifests, MANIFESTS),
-        "tidy" => parse_plain(args, Command::Tidy, help_tidy, TIDY),
+        "clients" => parse_plain(args, XtaskCommand::Clients, help_clients, CLIENTS),
+        "manifests" => parse_plain(args, XtaskCommand::Manifests, help_manifests, MANIFESTS),
+        "tidy" => parse_plain(args, XtaskCommand::Tidy, help_tidy, TIDY),
         "cluster" => parse_cluster(args),
         "world" => parse_world(args),
         "soak" => parse_soak(args),
-        "dist" => parse_plain(args, Command::Dist, help_dist, DIST),
-        other => Err(Usage {
+        "dist" => parse_plain(args, XtaskCommand::Dist, help_dist, DIST),
+        other => Err(UsageError {
             what: format!(
                 "unknown command `{other}`; the commands are test, clients, manifests, tidy, cluster, world, soak and dist"
             ),
@@ -70,81 +70,81 @@ pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Command, Usage> {
     }
 }
 
-fn parse_test(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+fn parse_test(args: impl Iterator<Item = String>) -> Result<XtaskCommand, UsageError> {
     let mut may_install = true;
     for arg in args {
         match arg.as_str() {
-            "-h" | "--help" => return Ok(Command::Help(help_test())),
+            "-h" | "--help" => return Ok(XtaskCommand::Help(help_test())),
             "--no-install" => may_install = false,
             _ => return Err(unknown(&arg, TEST)),
         }
     }
-    Ok(Command::Test { may_install })
+    Ok(XtaskCommand::Test { may_install })
 }
 
 /// A command that takes nothing but `--help`.
 fn parse_plain(
     mut args: impl Iterator<Item = String>,
-    command: Command,
+    command: XtaskCommand,
     help: fn() -> String,
     see: &'static str,
-) -> Result<Command, Usage> {
+) -> Result<XtaskCommand, UsageError> {
     match args.next().as_deref() {
         None => Ok(command),
-        Some("-h" | "--help") => Ok(Command::Help(help())),
+        Some("-h" | "--help") => Ok(XtaskCommand::Help(help())),
         Some(arg) => Err(unknown(arg, see)),
     }
 }
 
-fn parse_cluster(mut args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+fn parse_cluster(mut args: impl Iterator<Item = String>) -> Result<XtaskCommand, UsageError> {
     let (mut as_json, mut onward) = (false, None);
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "-h" | "--help" => return Ok(Command::Help(help_cluster())),
+            "-h" | "--help" => return Ok(XtaskCommand::Help(help_cluster())),
             "--json" => as_json = true,
             "--onward" => match args.next() {
                 Some(file) => onward = Some(PathBuf::from(file)),
-                None => return Err(Usage { what: "--onward needs a file".to_owned(), see: CLUSTER }),
+                None => return Err(UsageError { what: "--onward needs a file".to_owned(), see: CLUSTER }),
             },
             _ => return Err(unknown(&arg, CLUSTER)),
         }
     }
-    Ok(Command::Cluster { as_json, onward })
+    Ok(XtaskCommand::Cluster { as_json, onward })
 }
 
-fn parse_world(args: impl Iterator<Item = String>) -> Result<Command, Usage> {
+fn parse_world(args: impl Iterator<Item = String>) -> Result<XtaskCommand, UsageError> {
     let mut as_json = false;
     for arg in args {
         match arg.as_str() {
-            "-h" | "--help" => return Ok(Command::Help(help_world())),
+            "-h" | "--help" => return Ok(XtaskCommand::Help(help_world())),
             "--json" => as_json = true,
             _ => return Err(unknown(&arg, WORLD)),
         }
     }
-    Ok(Command::World { as_json })
+    Ok(XtaskCommand::World { as_json })
 }
 
-fn parse_soak(mut args: impl Iterator<Item = String>) -> Result<Command, Usage> {
-    let mut plan = soak::Plan::default();
+fn parse_soak(mut args: impl Iterator<Item = String>) -> Result<XtaskCommand, UsageError> {
+    let mut plan = soak::SoakPlan::default();
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "-h" | "--help" => return Ok(Command::Help(help_soak())),
+            "-h" | "--help" => return Ok(XtaskCommand::Help(help_soak())),
             "--cases" => plan.cases = positive(&arg, args.next())?,
             "--seconds" => plan.at_least_for = Some(Duration::from_secs(positive(&arg, args.next())?)),
             _ => return Err(unknown(&arg, SOAK)),
         }
     }
-    Ok(Command::Soak(plan))
+    Ok(XtaskCommand::Soak(plan))
 }
 
-fn unknown(arg: &str, see: &'static str) -> Usage {
-    Usage { what: format!("unknown argument `{arg}` for `{see}`"), see }
+fn unknown(arg: &str, see: &'static str) -> UsageError {
+    UsageError { what: format!("unknown argument `{arg}` for `{see}`"), see }
 }
 
-fn positive(flag: &str, value: Option<String>) -> Result<u64, Usage> {
+fn positive(flag: &str, value: Option<String>) -> Result<u64, UsageError> {
     match value.as_deref().map(str::parse::<u64>) {
         Some(Ok(n)) if n > 0 => Ok(n),
-        _ => Err(Usage {
+        _ => Err(UsageError {
             what: format!("{flag} needs a whole number from 1 up, and got `{}`", value.as_deref().unwrap_or("nothing")),
             see: SOAK,
         }),
@@ -260,7 +260,7 @@ The binary is built against musl where the toolchain has that target and `musl-g
 }
 
 fn help_soak() -> String {
-    let plan = soak::Plan::default();
+    let plan = soak::SoakPlan::default();
     format!(
         "Runs the tests of core and log, kills nodes under load and workers of a fleet, keeps a thousand sessions open, and does the README word for word, in the release profile, assertions on, with much larger numbers. Then counts the instructions of a job, and kills leaders with a million jobs.
 
@@ -282,26 +282,26 @@ Property tests without a number of their own run {} cases (PROPTEST_CASES).",
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Command, Usage> {
+    fn parsed(line: &str) -> Result<XtaskCommand, UsageError> {
         parse(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
     fn commands_and_flags_are_read() {
-        assert_eq!(parsed("test"), Ok(Command::Test { may_install: true }));
-        assert_eq!(parsed("test --no-install"), Ok(Command::Test { may_install: false }));
-        assert_eq!(parsed("clients"), Ok(Command::Clients));
-        assert_eq!(parsed("manifests"), Ok(Command::Manifests));
-        assert_eq!(parsed("tidy"), Ok(Command::Tidy));
-        assert_eq!(parsed("cluster"), Ok(Command::Cluster { as_json: false, onward: None }));
-        let of_file = Command::Cluster { as_json: true, onward: Some("a/b".into()) };
+        assert_eq!(parsed("test"), Ok(XtaskCommand::Test { may_install: true }));
+        assert_eq!(parsed("test --no-install"), Ok(XtaskCommand::Test { may_install: false }));
+        assert_eq!(parsed("clients"), Ok(XtaskCommand::Clients));
+        assert_eq!(parsed("manifests"), Ok(XtaskCommand::Manifests));
+        assert_eq!(parsed("tidy"), Ok(XtaskCommand::Tidy));
+        assert_eq!(parsed("cluster"), Ok(XtaskCommand::Cluster { as_json: false, onward: None }));
+        let of_file = XtaskCommand::Cluster { as_json: true, onward: Some("a/b".into()) };
         assert_eq!(parsed("cluster --json --onward a/b"), Ok(of_file));
-        assert_eq!(parsed("world --json"), Ok(Command::World { as_json: true }));
-        assert_eq!(parsed("dist"), Ok(Command::Dist));
-        assert_eq!(parsed("soak"), Ok(Command::Soak(soak::Plan { cases: 6_000, at_least_for: None })));
+        assert_eq!(parsed("world --json"), Ok(XtaskCommand::World { as_json: true }));
+        assert_eq!(parsed("dist"), Ok(XtaskCommand::Dist));
+        assert_eq!(parsed("soak"), Ok(XtaskCommand::Soak(soak::SoakPlan { cases: 6_000, at_least_for: None })));
         assert_eq!(
             parsed("soak --seconds 60 --cases 7"),
-            Ok(Command::Soak(soak::Plan { cases: 7, at_least_for: Some(Duration::from_secs(60)) }))
+            Ok(XtaskCommand::Soak(soak::SoakPlan { cases: 7, at_least_for: Some(Duration::from_secs(60)) }))
         );
     }
 
@@ -337,7 +337,7 @@ mod tests {
             ("dist --help", "cargo xtask dist"),
             ("soak --cases 3 --help", "cargo xtask soak [--cases N] [--seconds S]"),
         ] {
-            let Ok(Command::Help(text)) = parsed(line) else { panic!("{line} gave no help") };
+            let Ok(XtaskCommand::Help(text)) = parsed(line) else { panic!("{line} gave no help") };
             assert!(text.contains(&format!("Usage: {usage}\n")), "{line}: {text}");
         }
     }

@@ -16,11 +16,11 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::steps::short;
-use crate::stream::{self, Counts};
+use crate::stream::{self, TestCounts};
 use crate::workspace;
 
 /// Builds with `cargo test <args>`, then runs what was built. An error if one test or binary is red.
-pub fn run(root: &Path, args: &[&str]) -> Result<Counts> {
+pub fn run(root: &Path, args: &[&str]) -> Result<TestCounts> {
     let mut build = workspace::cargo(root);
     build.args(args).args(["--no-run", "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
     let built = build.output().with_context(|| format!("cannot start {build:?}"))?;
@@ -66,7 +66,7 @@ fn work(root: &Path, state: &Mutex<State>, from_the_end: bool) {
             Ok((status, output)) => {
                 let counts = stream::counts(&output);
                 state.counts.add(counts);
-                let Counts { passed, failed } = counts;
+                let TestCounts { passed, failed } = counts;
                 println!("{output}onward: {so_far}: {label}: {passed} passed, {failed} failed ({took})\n");
                 if !status.success() || failed > 0 {
                     state.failures.push(failure(&label, &status.to_string(), &output));
@@ -86,7 +86,7 @@ struct State {
     all: usize,
     waiting: VecDeque<Binary>,
     ended: usize,
-    counts: Counts,
+    counts: TestCounts,
     /// Failures to repeat at the end.
     failures: Vec<String>,
 }

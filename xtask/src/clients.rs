@@ -11,7 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::node::Node;
+use crate::node::XtaskNode;
 use crate::workspace;
 
 const FILES: &str = "xtask/clients";
@@ -30,7 +30,7 @@ pub fn check(root: &Path) -> Result<()> {
     fs::create_dir_all(&here)?;
     let python = python(root)?;
     let tools = node_modules(root, &here)?;
-    let node = Node::start(&root.join("target/debug/onward"), &fresh(&here.join("data"))?)?;
+    let node = XtaskNode::start(&root.join("target/debug/onward"), &fresh(&here.join("data"))?)?;
     let description = here.join("openapi.json");
     run_quietly(
         Command::new(&python)

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use onward_testkit::{Cluster, ClusterOptions, Postgres, Server};
+use onward_testkit::{Cluster, ClusterOptions, PostgresServer, ServerProcess};
 use serde_json::{Value, json};
 
 use crate::workspace;
@@ -67,7 +67,7 @@ pub fn stop_signal() -> Result<Arc<AtomicBool>> {
 }
 
 fn nodes(cluster: &Cluster) -> Value {
-    let pid = |server: &Server| server.pid().as_raw_nonzero().get();
+    let pid = |server: &ServerProcess| server.pid().as_raw_nonzero().get();
     let managers = cluster.managers.iter().map(|manager| {
         json!({
             "name": manager.name, "role": "manager", "datacenter": "default", "address": manager.url(),
@@ -80,7 +80,7 @@ fn nodes(cluster: &Cluster) -> Value {
             "pid": pid(&worker.server), "data": worker.server.folder(),
         })
     });
-    let postgres = |role: &str, server: &Postgres| {
+    let postgres = |role: &str, server: &PostgresServer| {
         let address = server.socket_address();
         json!({ "role": role, "address": address.to_string(), "port": address.port(), "pid": pid(server.server()) })
     };

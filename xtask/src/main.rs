@@ -36,7 +36,7 @@ mod world;
 
 use std::process::ExitCode;
 
-use args::Command;
+use args::XtaskCommand;
 
 fn main() -> ExitCode {
     let command = match args::parse(std::env::args().skip(1)) {
@@ -47,18 +47,20 @@ fn main() -> ExitCode {
         }
     };
     let done = match command {
-        Command::Help(text) => {
+        XtaskCommand::Help(text) => {
             println!("{text}");
             Ok(())
         }
-        Command::Test { may_install } => workspace::root().and_then(|root| steps::test(&root, may_install)),
-        Command::Clients => workspace::root().and_then(|root| clients::run(&root)),
-        Command::Manifests => workspace::root().and_then(|root| manifests::check(&root)),
-        Command::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
-        Command::Cluster { as_json, onward } => workspace::root().and_then(|root| cluster::run(&root, as_json, onward)),
-        Command::World { as_json } => workspace::root().and_then(|root| world::run(&root, as_json)),
-        Command::Dist => workspace::root().and_then(|root| dist::run(&root)),
-        Command::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),
+        XtaskCommand::Test { may_install } => workspace::root().and_then(|root| steps::test(&root, may_install)),
+        XtaskCommand::Clients => workspace::root().and_then(|root| clients::run(&root)),
+        XtaskCommand::Manifests => workspace::root().and_then(|root| manifests::check(&root)),
+        XtaskCommand::Tidy => workspace::root().and_then(|root| tidy::run(&root)),
+        XtaskCommand::Cluster { as_json, onward } => {
+            workspace::root().and_then(|root| cluster::run(&root, as_json, onward))
+        }
+        XtaskCommand::World { as_json } => workspace::root().and_then(|root| world::run(&root, as_json)),
+        XtaskCommand::Dist => workspace::root().and_then(|root| dist::run(&root)),
+        XtaskCommand::Soak(plan) => workspace::root().and_then(|root| soak::run(&root, &plan)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

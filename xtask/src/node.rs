@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 /// Killed when it is dropped.
-pub struct Node {
+pub struct XtaskNode {
     child: Child,
     pub url: String,
 }
 
-impl Node {
+impl XtaskNode {
     /// Starts a node without a worker.
     pub fn start(program: &Path, data: &Path) -> Result<Self> {
         let mut command = Command::new(program);
@@ -38,7 +38,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for XtaskNode {
     fn drop(&mut self) {
         // It may have ended by itself; then there is nothing to kill, and nothing to wait for long.
         let _ = self.child.kill();

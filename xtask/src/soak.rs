@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use crate::api_check;
 use crate::instructions;
 use crate::steps::short;
-use crate::stream::{self, Counts};
+use crate::stream::{self, TestCounts};
 use crate::takeover;
 use crate::workspace;
 
@@ -17,14 +17,14 @@ use crate::workspace;
 pub const PROPTEST_CASES: u64 = 20_000;
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct SoakPlan {
     /// Cases of each chaos test in one round.
     pub cases: u64,
     /// Another round begins until this much time has passed; `None` means one round.
     pub at_least_for: Option<Duration>,
 }
 
-impl Default for Plan {
+impl Default for SoakPlan {
     fn default() -> Self {
         Self { cases: 6_000, at_least_for: None }
     }
@@ -69,7 +69,7 @@ const PARTS: &[Part] = &[
     },
 ];
 
-pub fn run(root: &Path, plan: &Plan) -> Result<()> {
+pub fn run(root: &Path, plan: &SoakPlan) -> Result<()> {
     println!("onward: soak: building");
     for part in PARTS {
         let (status, _) = stream::run(tests(root, plan, part, &["--no-run"]))?;
@@ -78,7 +78,7 @@ pub fn run(root: &Path, plan: &Plan) -> Result<()> {
 
     // The clock starts after the build, so that `--seconds` buys testing.
     let began = Instant::now();
-    let mut total = Counts::default();
+    let mut total = TestCounts::default();
     let mut rounds = 0_u64;
     while rounds == 0 || plan.at_least_for.is_some_and(|least| began.elapsed() < least) {
         rounds += 1;
@@ -101,11 +101,11 @@ pub fn run(root: &Path, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-fn cases(plan: &Plan, part: &Part) -> u64 {
+fn cases(plan: &SoakPlan, part: &Part) -> u64 {
     (plan.cases / part.share).clamp(1, part.at_most)
 }
 
-fn round(root: &Path, plan: &Plan, part: &Part) -> Result<Counts> {
+fn round(root: &Path, plan: &SoakPlan, part: &Part) -> Result<TestCounts> {
     let (status, counts) = stream::run(tests(root, plan, part, &[]))?;
     ensure!(
         status.success() && counts.failed == 0,
@@ -118,7 +118,7 @@ fn round(root: &Path, plan: &Plan, part: &Part) -> Result<Counts> {
     Ok(counts)
 }
 
-fn tests(root: &Path, plan: &Plan, part: &Part, more: &[&str]) -> Command {
+fn tests(root: &Path, plan: &SoakPlan, part: &Part, more: &[&str]) -> Command {
     let mut command = workspace::cargo(root);
     command
         .args(["test", "--release", "--locked", "--package", part.package])
@@ -144,7 +144,8 @@ mod tests {
 
     #[test]
     fn each_part_has_its_share_of_the_cases() {
-        let shares = |cases| PARTS.iter().map(|part| super::cases(&Plan { cases, at_least_for: None }, part)).collect();
+        let shares =
+            |cases| PARTS.iter().map(|part| super::cases(&SoakPlan { cases, at_least_for: None }, part)).collect();
         let table: [(u64, Vec<u64>); 3] = [
             (6_000, vec![6_000, 6_000, 6_000, 200, 100, 1, 1, 1]),
             (10, vec![10, 10, 10, 1, 1, 1, 1, 1]),

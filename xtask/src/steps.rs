@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 
-use crate::stream::{self, Counts};
+use crate::stream::{self, TestCounts};
 use crate::{binaries, clients, install, manifests, tidy, workspace};
 
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Step {
     }
 
     /// Runs the step. Gives its counts, if it counts; an error if it is red.
-    fn run(&self, root: &Path, has_nextest: bool) -> Result<Option<Counts>> {
+    fn run(&self, root: &Path, has_nextest: bool) -> Result<Option<TestCounts>> {
         let Some(cargo) = self.cargo(has_nextest) else {
             let check = match self.work {
                 Work::Clients => clients::check,
@@ -96,7 +96,7 @@ impl Step {
         command.args(cargo.args).envs(cargo.env.iter().copied());
         let (status, counts) = stream::run(command)?;
         if !status.success() || counts.failed > 0 {
-            if counts != Counts::default() {
+            if counts != TestCounts::default() {
                 println!("{} passed, {} failed", counts.passed, counts.failed);
             }
             bail!("{status}");
@@ -118,7 +118,7 @@ pub fn test(root: &Path, may_install: bool) -> Result<()> {
     let has_nextest = install::has_cargo_command(root, "nextest");
     let began = Instant::now();
     let mut passed = Vec::new();
-    let mut total = Counts::default();
+    let mut total = TestCounts::default();
     for step in ALL {
         let alone = step.alone(has_nextest);
         println!("onward: {}: {alone}", step.name);
@@ -141,7 +141,7 @@ pub fn test(root: &Path, may_install: bool) -> Result<()> {
     Ok(())
 }
 
-fn told(step: &str, counts: Option<Counts>) -> String {
+fn told(step: &str, counts: Option<TestCounts>) -> String {
     match counts {
         Some(counts) if counts.passed == 1 => format!("1 {}", step.trim_end_matches('s')),
         Some(counts) => format!("{} {step}", counts.passed),
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_last_line_says_what_passed() {
-        let counted = |passed| Some(Counts { passed, failed: 0 });
+        let counted = |passed| Some(TestCounts { passed, failed: 0 });
         let passed = [told("fmt", None), told("tests", counted(312)), told("doc tests", counted(1))];
         let line = all_green(&passed, Duration::from_secs(192));
         assert_eq!(line, "onward: all green: fmt, 312 tests, 1 doc test (3m12s)");

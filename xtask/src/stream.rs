@@ -8,19 +8,19 @@ use anyhow::{Context, Result};
 
 /// Tests as the runner's own summary lines report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct TestCounts {
     pub passed: u64,
     pub failed: u64,
 }
 
-impl Counts {
+impl TestCounts {
     pub fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
     }
 }
 
-pub fn run(mut command: Command) -> Result<(ExitStatus, Counts)> {
+pub fn run(mut command: Command) -> Result<(ExitStatus, TestCounts)> {
     if io::stderr().is_terminal() {
         // The child writes into a pipe and would otherwise drop its colours.
         command.env("CARGO_TERM_COLOR", "always");
@@ -45,15 +45,15 @@ pub fn run(mut command: Command) -> Result<(ExitStatus, Counts)> {
 }
 
 /// The sum of all the summary lines in a text.
-pub fn counts(text: &str) -> Counts {
-    let mut counts = Counts::default();
+pub fn counts(text: &str) -> TestCounts {
+    let mut counts = TestCounts::default();
     text.lines().filter_map(summary).for_each(|found| counts.add(found));
     counts
 }
 
-fn pass_through(from: impl Read, mut to: impl Write) -> io::Result<Counts> {
+fn pass_through(from: impl Read, mut to: impl Write) -> io::Result<TestCounts> {
     let mut from = BufReader::new(from);
-    let mut counts = Counts::default();
+    let mut counts = TestCounts::default();
     let mut line = Vec::new();
     while from.read_until(b'\n', &mut line)? > 0 {
         to.write_all(&line)?;
@@ -69,13 +69,13 @@ fn pass_through(from: impl Read, mut to: impl Write) -> io::Result<Counts> {
 /// The counts of a runner's summary line: `test result: …` of `cargo test`, `Summary […] …` of nextest.
 ///
 /// nextest shows the output of a failed test indented, with a `test result: …` of its own that must not count again.
-fn summary(line: &str) -> Option<Counts> {
+fn summary(line: &str) -> Option<TestCounts> {
     let line = without_colours(line);
     let is_libtest = line.starts_with("test result: ");
     let line = line.trim();
     let is_nextest = line.starts_with("Summary [") && (line.contains(" tests run:") || line.contains(" test run:"));
     (is_libtest || is_nextest)
-        .then(|| Counts { passed: number_before(line, "passed"), failed: number_before(line, "failed") })
+        .then(|| TestCounts { passed: number_before(line, "passed"), failed: number_before(line, "failed") })
 }
 
 /// `3` for `3 passed;` or `3 passed,` and `passed`; 0 where the word has no number.
@@ -117,7 +117,7 @@ mod tests {
             ("\u{1b}[32;1m     Summary\u{1b}[0m [   0.016s] 7 tests run: \u{1b}[1m7\u{1b}[0m passed, 0 skipped", 7, 0),
         ];
         for (line, passed, failed) in table {
-            assert_eq!(summary(line), Some(Counts { passed, failed }), "{line}");
+            assert_eq!(summary(line), Some(TestCounts { passed, failed }), "{line}");
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
         let mut seen = Vec::new();
         let counts = pass_through(text.as_bytes(), &mut seen).unwrap();
         assert_eq!(seen, text.as_bytes());
-        assert_eq!(counts, Counts { passed: 5, failed: 1 });
+        assert_eq!(counts, TestCounts { passed: 5, failed: 1 });
         assert_eq!(super::counts(text), counts);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{About, BATCH, Contender, Failed, Running};
+use super::{BATCH, Contender, ContestError, PeerInfo, Running};
 
 /// The amounts that are run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct ContestPlan {
     pub runs: usize,
     /// About how long one run of a measurement takes.
     pub time: Duration,
@@ -17,7 +17,7 @@ pub struct Plan {
     pub leases: u64,
 }
 
-impl Plan {
+impl ContestPlan {
     pub const FULL: Self = Self {
         runs: 5,
         time: Duration::from_millis(500),
@@ -65,12 +65,12 @@ impl What {
 
 /// Figures of one contender, run by run.
 #[derive(Debug)]
-pub struct Measured {
-    pub about: About,
+pub struct Measurement {
+    pub about: PeerInfo,
     pub values: Vec<(What, Vec<f64>)>,
 }
 
-impl Measured {
+impl Measurement {
     fn add(&mut self, what: What, value: f64) {
         match self.values.iter_mut().find(|(known, _)| *known == what) {
             Some((_, values)) => values.push(value),
@@ -88,8 +88,8 @@ impl Measured {
 }
 
 /// Everything, of one contender.
-pub async fn measure<C: Contender>(contender: &C, plan: Plan) -> Result<Measured, Failed> {
-    let mut measured = Measured { about: contender.about(), values: Vec::new() };
+pub async fn measure<C: Contender>(contender: &C, plan: ContestPlan) -> Result<Measurement, ContestError> {
+    let mut measured = Measurement { about: contender.about(), values: Vec::new() };
     let folder = tempfile::tempdir()?;
     let mut running = contender.start(folder.path()).await?;
     // Warm, and no file is new.
@@ -127,7 +127,7 @@ pub async fn measure<C: Contender>(contender: &C, plan: Plan) -> Result<Measured
 }
 
 /// Drains as many jobs as take about that long, by a short run before.
-pub async fn drain(running: &mut impl Running, in_flight: usize, time: Duration) -> Result<f64, Failed> {
+pub async fn drain(running: &mut impl Running, in_flight: usize, time: Duration) -> Result<f64, ContestError> {
     let few = (2 * in_flight as u64).max(200);
     running.fill(few).await?;
     let rate = few as f64 / running.drain(few, in_flight).await?.as_secs_f64();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use onward_gossip::{Label, Role};
+use onward_gossip::{NodeLabel, Role};
 
 #[derive(Debug, Subcommand)]
 pub enum CertsCommand {
@@ -48,10 +48,10 @@ pub struct NodeCertArgs {
     pub role: Role,
     /// The datacenter that it belongs to; a gate has none
     #[arg(long, value_name = "NAME")]
-    pub datacenter: Option<Label>,
+    pub datacenter: Option<NodeLabel>,
     /// What the node is called
     #[arg(long, value_name = "NAME")]
-    pub name: Label,
+    pub name: NodeLabel,
     /// A name or address that others reach the node by; may be repeated
     #[arg(long = "host", value_name = "NAME", required = true)]
     pub hosts: Vec<String>,

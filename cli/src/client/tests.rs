@@ -41,8 +41,8 @@ const CREATED: &str = "HTTP/1.1 201 Created\r\ncontent-type: application/json\r\
 const CONFLICT: &str = "HTTP/1.1 409 Conflict\r\ncontent-length: 75\r\nconnection: close\r\n\r\n\
     {\"code\":\"conflict\",\"title\":\"Conflict\",\"detail\":\"the key was used\",\"x\":1234}";
 
-fn client(server: &str) -> Client {
-    Client::new(&Target { server, token: Some("onw_secret"), ..Target::default() }).unwrap()
+fn client(server: &str) -> NodeClient {
+    NodeClient::new(&NodeTarget { server, token: Some("onw_secret"), ..NodeTarget::default() }).unwrap()
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_token_of_this_machines_node_goes_to_no_other() {
 #[test]
 fn what_is_no_address_is_refused() {
     for server in ["", "localhost:7400", "ftp://x", "http://", "http://user@host:1"] {
-        let failure = Client::new(&Target { server, ..Target::default() }).unwrap_err();
+        let failure = NodeClient::new(&NodeTarget { server, ..NodeTarget::default() }).unwrap_err();
         assert_eq!(failure.code(), 2, "{server}");
     }
 }
@@ -100,12 +100,12 @@ fn what_is_no_address_is_refused() {
 #[test]
 fn a_port_that_is_none_is_wrong_usage() {
     for server in ["http://127.0.0.1:99999", "http://127.0.0.1:x", "https://[::1]:", "http://host:0"] {
-        let failure = Client::new(&Target { server, ..Target::default() }).unwrap_err();
+        let failure = NodeClient::new(&NodeTarget { server, ..NodeTarget::default() }).unwrap_err();
         assert_eq!(failure.code(), 2, "{server}");
         assert!(failure.to_string().contains("65535"), "{server}: {failure}");
     }
     for server in ["http://127.0.0.1:1", "https://[::1]:7400", "http://[::1]", "http://host"] {
-        assert!(Client::new(&Target { server, ..Target::default() }).is_ok(), "{server}");
+        assert!(NodeClient::new(&NodeTarget { server, ..NodeTarget::default() }).is_ok(), "{server}");
     }
 }
 

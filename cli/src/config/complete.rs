@@ -5,7 +5,7 @@ use super::*;
 use onward_core::dispatch::AgingRule;
 use onward_core::gate::GateRule;
 use onward_core::grant::GrantRule;
-use onward_core::health::overload::Limits as Levels;
+use onward_core::health::overload::LoadLimits as Levels;
 use onward_core::health::{EvictionRule, HoldRule, LivenessRule, OverloadRule, ProgressRule, QuorumRule};
 use onward_core::job::draft::JobDefaults;
 use onward_core::job::spec::Retry;
@@ -190,7 +190,7 @@ fn of_node(settings: NodeSettings) -> Vec<(String, String)> {
 #[test]
 fn every_field_of_the_settings_is_in_the_list_with_its_default() {
     let node = NodeSettings::new("/data".into());
-    let mut raw = Raw { rules: Settings::default(), node: node.clone() };
+    let mut raw = RawSettings { rules: Settings::default(), node: node.clone() };
     let all = [of_node(node), of_rules(Settings::default())].concat();
     for (name, text) in &all {
         assert_eq!(raw.field(name).map(|field| field.text()).as_ref(), Some(text), "{name}");

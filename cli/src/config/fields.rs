@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use onward_core::ids::{MAX_NAME_BYTES, Name};
 use onward_core::settings::{BadSetting, Settings};
-use onward_node::engine::{ArchiveRules, Start};
+use onward_node::engine::{ArchiveRules, EngineStart};
 use onward_node::outputs::OutputRules;
 use onward_node::server::{DrainRule, HttpLimits, ProbeRule};
 use onward_node::storage::{DEFAULT_DATACENTER, StorageChoice};
@@ -79,7 +79,7 @@ impl NodeSettings {
             output: OutputRules::default(),
             drain: DrainRule::default(),
             probes: ProbeRule::default(),
-            snapshot_every: Start::SNAPSHOT_EVERY,
+            snapshot_every: EngineStart::SNAPSHOT_EVERY,
         }
     }
 
@@ -96,7 +96,7 @@ impl NodeSettings {
 
 /// All settings, not yet checked.
 #[derive(Clone, Debug)]
-pub struct Raw {
+pub struct RawSettings {
     pub rules: Settings,
     pub node: NodeSettings,
 }
@@ -106,7 +106,7 @@ const AUTO: &str = "auto";
 
 /// A setting, to be read or written.
 #[derive(Debug)]
-pub enum Field<'a> {
+pub enum SettingField<'a> {
     Span(&'a mut Duration),
     /// Depends on other settings unless it is given.
     AutoSpan(&'a mut Option<Duration>),
@@ -128,7 +128,7 @@ pub enum Field<'a> {
     Storage(&'a mut StorageChoice),
 }
 
-impl Field<'_> {
+impl SettingField<'_> {
     /// The value as it is printed, and could be written.
     pub fn text(&self) -> String {
         match self {
@@ -221,12 +221,12 @@ macro_rules! settings {
         /// Every name, in the order in which they are printed.
         pub const NAMES: &[&str] = &[$($node_name,)* $($rule_name,)* $(stringify!($limit),)*];
 
-        impl Raw {
-            pub fn field(&mut self, name: &str) -> Option<Field<'_>> {
+        impl RawSettings {
+            pub fn field(&mut self, name: &str) -> Option<SettingField<'_>> {
                 Some(match name {
-                    $($node_name => Field::$node_kind(&mut self.node.$($node_field).+),)*
-                    $($rule_name => Field::$rule_kind(&mut self.rules.$($rule_field).+),)*
-                    $(stringify!($limit) => Field::Size(&mut self.rules.limits.$limit),)*
+                    $($node_name => SettingField::$node_kind(&mut self.node.$($node_field).+),)*
+                    $($rule_name => SettingField::$rule_kind(&mut self.rules.$($rule_field).+),)*
+                    $(stringify!($limit) => SettingField::Size(&mut self.rules.limits.$limit),)*
                     _ => return None,
                 })
             }
@@ -346,8 +346,8 @@ settings! {
 mod tests {
     use super::*;
 
-    fn raw() -> Raw {
-        Raw { rules: Settings::default(), node: NodeSettings::new("/data".into()) }
+    fn raw() -> RawSettings {
+        RawSettings { rules: Settings::default(), node: NodeSettings::new("/data".into()) }
     }
 
     #[test]
@@ -367,21 +367,21 @@ mod tests {
         for name in NAMES {
             let mut changed = raw();
             let text = match changed.field(name).unwrap() {
-                Field::Span(_) | Field::AutoSpan(_) => "7s",
-                Field::Size(_) | Field::Count(_) | Field::Small(_) | Field::Large(_) => "7",
-                Field::Fraction(_) => "0.7",
-                Field::Name(_) | Field::Text(_) => "seven",
-                Field::Switch(on) => {
+                SettingField::Span(_) | SettingField::AutoSpan(_) => "7s",
+                SettingField::Size(_) | SettingField::Count(_) | SettingField::Small(_) | SettingField::Large(_) => "7",
+                SettingField::Fraction(_) => "0.7",
+                SettingField::Name(_) | SettingField::Text(_) => "seven",
+                SettingField::Switch(on) => {
                     if *on {
                         "false"
                     } else {
                         "true"
                     }
                 }
-                Field::Address(_) | Field::AnyAddress(_) => "127.0.0.7:7",
-                Field::Folder(_) | Field::File(_) => "/seven",
-                Field::Names(_) => "seven,eight",
-                Field::Storage(_) => "postgres://seven@host/seven",
+                SettingField::Address(_) | SettingField::AnyAddress(_) => "127.0.0.7:7",
+                SettingField::Folder(_) | SettingField::File(_) => "/seven",
+                SettingField::Names(_) => "seven,eight",
+                SettingField::Storage(_) => "postgres://seven@host/seven",
             };
             changed.field(name).unwrap().set(text).unwrap();
             let differing: Vec<&&str> = NAMES

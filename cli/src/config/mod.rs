@@ -13,12 +13,12 @@ use onward_core::settings::{Rules, Settings};
 use serde_json::json;
 
 use crate::args::ConfigArgs;
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::folder;
 use crate::screen::Screen;
 use crate::table::Column;
 pub use fields::NodeSettings;
-use fields::{NAMES, Raw};
+use fields::{NAMES, RawSettings};
 
 /// Checked settings, and where each came from.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub enum ConfigError {
     Wrong(Vec<String>),
 }
 
-impl From<ConfigError> for Failure {
+impl From<ConfigError> for CommandFailure {
     fn from(error: ConfigError) -> Self {
         let remedy =
             "durations are written like 90s or 1h30m; `onward config` shows every setting with its value and origin";
@@ -85,7 +85,7 @@ pub fn load(
     let data = data.or_else(|| given.iter().find(|(name, ..)| *name == "data").map(|(_, value, _)| value.clone()));
     let data = data.map_or_else(|| folder::default_data(&env), PathBuf::from);
     let mut loading = Loading {
-        raw: Raw { rules: Settings::default(), node: NodeSettings::new(data.clone()) },
+        raw: RawSettings { rules: Settings::default(), node: NodeSettings::new(data.clone()) },
         origins: BTreeMap::new(),
         wrong: Vec::new(),
     };
@@ -107,7 +107,7 @@ fn from_env(name: &'static str, env: impl Fn(&str) -> Option<OsString>) -> Optio
 }
 
 struct Loading {
-    raw: Raw,
+    raw: RawSettings,
     origins: BTreeMap<String, Origin>,
     wrong: Vec<String>,
 }
@@ -186,7 +186,7 @@ impl Loading {
     }
 
     fn listed(&mut self) -> Vec<Setting> {
-        let value = |raw: &mut Raw, name| raw.field(name).expect("every listed name has a field").text();
+        let value = |raw: &mut RawSettings, name| raw.field(name).expect("every listed name has a field").text();
         let origin = |name: &str| self.origins.get(name).cloned().unwrap_or(Origin::Default);
         NAMES.iter().map(|name| Setting { name, value: value(&mut self.raw, name), origin: origin(name) }).collect()
     }
@@ -202,10 +202,12 @@ fn nearest(name: &str) -> Option<&'static str> {
 }
 
 /// Names and values of `--set NAME=VALUE`.
-pub fn set(given: &[String]) -> Result<Vec<(String, String)>, Failure> {
+pub fn set(given: &[String]) -> Result<Vec<(String, String)>, CommandFailure> {
     let pair = |text: &String| {
         let (name, value) = text.split_once('=').ok_or_else(|| {
-            Failure::new(format!("`--set {text}` has no value")).remedy("write it like --set lease.initial=2m").usage()
+            CommandFailure::new(format!("`--set {text}` has no value"))
+                .remedy("write it like --set lease.initial=2m")
+                .usage()
         })?;
         Ok((name.trim().to_owned(), value.trim().to_owned()))
     };
@@ -218,7 +220,7 @@ pub fn run(args: &ConfigArgs, data: Option<PathBuf>, screen: &Screen) -> Result<
     if let Some(data) = data.filter(|data| env("ONWARD_DATA").is_none_or(|given| given != *data)) {
         flags.push(("data".into(), data.to_string_lossy().into_owned()));
     }
-    let effective = load(args.config.as_deref(), &flags, env).map_err(Failure::from)?;
+    let effective = load(args.config.as_deref(), &flags, env).map_err(CommandFailure::from)?;
     let shown = effective.listed.into_iter().filter(|setting| !args.changed || setting.origin != Origin::Default);
     if screen.json {
         let one = |one: Setting| json!({ "name": one.name, "value": one.value, "origin": one.origin.to_string() });

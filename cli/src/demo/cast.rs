@@ -51,7 +51,7 @@ impl Sabotage {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum DemoPart {
     Healthy,
     Slow,
     Hung,
@@ -59,7 +59,7 @@ pub enum Part {
     Zombie,
 }
 
-impl Part {
+impl DemoPart {
     pub const ALL: [Self; 5] = [Self::Healthy, Self::Slow, Self::Hung, Self::Busywork, Self::Zombie];
 
     pub fn kind(self) -> &'static str {
@@ -86,7 +86,7 @@ impl Part {
 /// The jobs, and the workers that run them.
 #[derive(Debug)]
 pub struct Cast {
-    pub jobs: Vec<(Part, String)>,
+    pub jobs: Vec<(DemoPart, String)>,
     stop: oneshot::Sender<()>,
     worker: JoinHandle<Result<(), onward::WorkerError>>,
     zombie: JoinHandle<()>,
@@ -95,7 +95,7 @@ pub struct Cast {
 impl Cast {
     pub async fn begin(client: &Client, place: NodeAddress, sabotage: Option<Sabotage>) -> Result<Self> {
         let mut jobs = Vec::new();
-        for part in Part::ALL {
+        for part in DemoPart::ALL {
             jobs.push((part, client.submit(job(part, sabotage)?).await?));
         }
         let released = Arc::new(tokio::sync::Notify::new());
@@ -117,15 +117,15 @@ impl Cast {
     }
 }
 
-fn job(part: Part, sabotage: Option<Sabotage>) -> Result<Job, serde_json::Error> {
+fn job(part: DemoPart, sabotage: Option<Sabotage>) -> Result<Job, serde_json::Error> {
     let stuck_after = if sabotage == Some(Sabotage::Stuck) { NEVER } else { STUCK_AFTER };
     let job = Job::new(part.kind(), Value::Null)?.tags(&["demo"]).stuck_after(stuck_after);
     Ok(match part {
-        Part::Hung => job.max_attempts(2).backoff(Duration::from_millis(100), Duration::from_millis(200)),
-        Part::Busywork => job.max_attempts(1),
+        DemoPart::Hung => job.max_attempts(2).backoff(Duration::from_millis(100), Duration::from_millis(200)),
+        DemoPart::Busywork => job.max_attempts(1),
         // Its lease is what must notice: it is shorter.
-        Part::Zombie => job.stuck_after(NEVER).backoff(Duration::from_millis(100), Duration::from_millis(200)),
-        Part::Healthy | Part::Slow => job,
+        DemoPart::Zombie => job.stuck_after(NEVER).backoff(Duration::from_millis(100), Duration::from_millis(200)),
+        DemoPart::Healthy | DemoPart::Slow => job,
     })
 }
 
@@ -136,25 +136,25 @@ fn worker(place: NodeAddress, released: Arc<tokio::sync::Notify>, no_fence: bool
         .beat_every(Duration::from_millis(100))
         .cancel_grace(Duration::from_millis(200))
         .drain_grace(Duration::ZERO)
-        .handle(Part::Healthy.kind(), |ctx: Context, _: Value| async move {
+        .handle(DemoPart::Healthy.kind(), |ctx: Context, _: Value| async move {
             for done in 1..=4 {
                 sleep(TICK).await;
                 ctx.progress_note(done, 4, "part done");
             }
             Ok("four parts")
         })
-        .handle(Part::Slow.kind(), |ctx: Context, _: Value| async move {
+        .handle(DemoPart::Slow.kind(), |ctx: Context, _: Value| async move {
             for done in 1..=SLOW_STEPS {
                 sleep(TICK).await;
                 ctx.progress(done, SLOW_STEPS);
             }
             Ok("slow, and done")
         })
-        .handle(Part::Hung.kind(), |_: Context, _: Value| async move {
+        .handle(DemoPart::Hung.kind(), |_: Context, _: Value| async move {
             core::future::pending::<()>().await;
             Ok(())
         })
-        .handle(Part::Busywork.kind(), |ctx: Context, _: Value| async move {
+        .handle(DemoPart::Busywork.kind(), |ctx: Context, _: Value| async move {
             ctx.progress(1, 10);
             while !ctx.is_cancelled() {
                 sleep(TICK / 5).await;
@@ -164,7 +164,7 @@ fn worker(place: NodeAddress, released: Arc<tokio::sync::Notify>, no_fence: bool
             }
             Err::<(), _>(Failure::cancelled())
         })
-        .handle(Part::Zombie.kind(), move |ctx: Context, _: Value| {
+        .handle(DemoPart::Zombie.kind(), move |ctx: Context, _: Value| {
             let released = released.clone();
             async move {
                 for done in 1..=4 {

@@ -3,31 +3,31 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use onward::{Answer, Client, JobInfo, JobState};
+use onward::{Client, JobInfo, JobState, NodeAnswer};
 use onward_api::job::Attempt;
-use onward_api::ledger::{Entry, Ledger};
+use onward_api::ledger::{Ledger, LedgerLine};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::cast::{Cast, Part, STUCK_AFTER};
+use super::cast::{Cast, DemoPart, STUCK_AFTER};
 use super::zombie;
 use crate::read;
 use crate::span::human;
 
 #[derive(Debug)]
-pub struct Verdict {
-    pub part: Part,
+pub struct PartVerdict {
+    pub part: DemoPart,
     pub id: String,
     pub state: String,
     /// Decisions of the node, with their reasons.
     pub reasons: Vec<String>,
     pub wrong: Option<String>,
     pub took: Duration,
-    job: Answer<JobInfo>,
-    ledger: Answer<Ledger>,
+    job: NodeAnswer<JobInfo>,
+    ledger: NodeAnswer<Ledger>,
 }
 
-impl Verdict {
+impl PartVerdict {
     pub fn json(&self) -> Value {
         json!({
             "part": self.part.title(), "id": self.id, "state": self.state, "as_it_must": self.wrong.is_none(),
@@ -42,8 +42,8 @@ pub async fn all(
     client: &Client,
     cast: &Cast,
     within: Duration,
-    mut tell: impl FnMut(&Verdict) -> Result<()>,
-) -> Result<Vec<Verdict>> {
+    mut tell: impl FnMut(&PartVerdict) -> Result<()>,
+) -> Result<Vec<PartVerdict>> {
     let began = Instant::now();
     let mut verdicts = Vec::new();
     for (part, id) in &cast.jobs {
@@ -60,7 +60,7 @@ pub async fn all(
             _ => began.elapsed(),
         };
         let state = job.state.to_string();
-        let verdict = Verdict { part: *part, id: id.clone(), state, reasons, wrong, took, job, ledger };
+        let verdict = PartVerdict { part: *part, id: id.clone(), state, reasons, wrong, took, job, ledger };
         tell(&verdict)?;
         verdicts.push(verdict);
     }
@@ -71,12 +71,12 @@ fn outcome(attempt: &Attempt) -> &str {
     attempt.outcome.as_deref().unwrap_or("running")
 }
 
-fn refused(ledger: &Ledger) -> Option<&Entry> {
+fn refused(ledger: &Ledger) -> Option<&LedgerLine> {
     ledger.entries.iter().find(|entry| entry.what == "refused")
 }
 
 /// The error of a part that is not as it must be, if there is one.
-fn wrong(part: Part, job: &JobInfo, ledger: &Ledger) -> Option<String> {
+fn wrong(part: DemoPart, job: &JobInfo, ledger: &Ledger) -> Option<String> {
     let state = &job.state;
     let outcomes: Vec<&str> = job.attempts().map(outcome).collect();
     let reason = job.reason.as_deref().unwrap_or_default();
@@ -88,25 +88,25 @@ fn wrong(part: Part, job: &JobInfo, ledger: &Ledger) -> Option<String> {
         return Some(format!("it is still {state}, and nobody would ever notice"));
     }
     match part {
-        Part::Healthy | Part::Slow if *state != JobState::Succeeded => {
+        DemoPart::Healthy | DemoPart::Slow if *state != JobState::Succeeded => {
             Some(format!("it moved all the time, and is {state}: {reason}"))
         }
-        Part::Healthy | Part::Slow => expect(&["succeeded"]),
-        Part::Hung | Part::Busywork if *state != JobState::TimedOut || !reason.contains("stuck") => {
+        DemoPart::Healthy | DemoPart::Slow => expect(&["succeeded"]),
+        DemoPart::Hung | DemoPart::Busywork if *state != JobState::TimedOut || !reason.contains("stuck") => {
             Some(format!("it stood still, and is {state} ({reason}) instead of timed out as stuck"))
         }
-        Part::Hung => expect(&["stuck", "stuck"]),
-        Part::Busywork => expect(&["stuck"]),
-        Part::Zombie if is_of_zombie() => {
+        DemoPart::Hung => expect(&["stuck", "stuck"]),
+        DemoPart::Busywork => expect(&["stuck"]),
+        DemoPart::Zombie if is_of_zombie() => {
             Some("the zombie's result was taken, and its successor's work is lost".into())
         }
-        Part::Zombie if *state != JobState::Succeeded => Some(format!("it is {state}: {reason}")),
-        Part::Zombie if refused(ledger).is_none() => Some("the zombie's result was not refused".into()),
-        Part::Zombie => expect(&["lease_expired", "succeeded"]),
+        DemoPart::Zombie if *state != JobState::Succeeded => Some(format!("it is {state}: {reason}")),
+        DemoPart::Zombie if refused(ledger).is_none() => Some("the zombie's result was not refused".into()),
+        DemoPart::Zombie => expect(&["lease_expired", "succeeded"]),
     }
 }
 
-fn reasons(part: Part, job: &JobInfo, ledger: &Ledger) -> Vec<String> {
+fn reasons(part: DemoPart, job: &JobInfo, ledger: &Ledger) -> Vec<String> {
     let mut lines = Vec::new();
     for attempt in job.attempts() {
         let took = attempt.ended_at.map(|to| format!(" after {}", human(read::between(attempt.started_at, to))));
@@ -116,13 +116,15 @@ fn reasons(part: Part, job: &JobInfo, ledger: &Ledger) -> Vec<String> {
     }
     let stuck = human(STUCK_AFTER);
     lines.extend(match part {
-        Part::Healthy => None,
-        Part::Slow => Some(format!("longer than the {stuck} that a job may stand still here: it never did")),
-        Part::Hung => Some(format!("no beat and no progress for {stuck}, twice: a probe would have called it alive")),
-        Part::Busywork => {
+        DemoPart::Healthy => None,
+        DemoPart::Slow => Some(format!("longer than the {stuck} that a job may stand still here: it never did")),
+        DemoPart::Hung => {
+            Some(format!("no beat and no progress for {stuck}, twice: a probe would have called it alive"))
+        }
+        DemoPart::Busywork => {
             Some(format!("it beat ten times a second, but reported 1 of 10 and nothing more for {stuck}"))
         }
-        Part::Zombie => refused(ledger).map(|entry| {
+        DemoPart::Zombie => refused(ledger).map(|entry| {
             let (verb, refusal) = (read::word(entry.verb.as_deref()), read::word(entry.refusal.as_deref()));
             let fence = entry.fence.unwrap_or_default();
             format!("the zombie came back: its `{verb}` under fence {fence} was refused as {refusal}, and counted")

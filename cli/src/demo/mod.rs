@@ -16,12 +16,12 @@ use onward_node::auth::read_or_make_token;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::{Value, json};
 
-use crate::failure::Failure;
-use crate::screen::{Screen, Styled};
+use crate::failure::CommandFailure;
+use crate::screen::{Screen, StyledText};
 use crate::span;
 use crate::work::inside;
 pub use cast::{Cast, Sabotage};
-use judge::Verdict;
+use judge::PartVerdict;
 
 /// The time within which all of them end, or something is wrong.
 const ALL_ENDED_WITHIN: Duration = Duration::from_secs(25);
@@ -36,7 +36,7 @@ pub fn run(sabotage: Option<Sabotage>, screen: &Screen) -> Result<u8> {
 async fn show(sabotage: Option<Sabotage>, screen: &Screen) -> Result<u8> {
     let folder = tempfile::Builder::new().prefix("onward-demo-").tempdir()?;
     let config = NodeConfig::new(([127, 0, 0, 1], 0).into(), folder.path());
-    let node = Node::start(config).await.map_err(|error| Failure::new("the node did not start").why(error))?;
+    let node = Node::start(config).await.map_err(|error| CommandFailure::new("the node did not start").why(error))?;
     let place = inside(&node, &read_or_make_token(folder.path())?);
     if !screen.json {
         screen.line(opening(&node.url(), sabotage))?;
@@ -51,7 +51,7 @@ async fn show(sabotage: Option<Sabotage>, screen: &Screen) -> Result<u8> {
     let as_it_must = verdicts.iter().filter(|verdict| verdict.wrong.is_none()).count();
     let is_well = as_it_must == verdicts.len();
     if screen.json {
-        let jobs: Vec<Value> = verdicts.iter().map(Verdict::json).collect();
+        let jobs: Vec<Value> = verdicts.iter().map(PartVerdict::json).collect();
         screen.json(&json!({ "ok": is_well, "sabotage": sabotage.map(Sabotage::word), "jobs": jobs }))?;
     } else {
         screen.line(closing(as_it_must, verdicts.len(), sabotage))?;
@@ -68,7 +68,7 @@ fn opening(url: &str, sabotage: Option<Sabotage>) -> String {
     text
 }
 
-fn told(verdict: &Verdict, screen: &Screen) -> Styled {
+fn told(verdict: &PartVerdict, screen: &Screen) -> StyledText {
     let mark = if verdict.wrong.is_none() { "as it must" } else { "WRONG" };
     let mut text = format!(", {mark}\n");
     for line in &verdict.reasons {
@@ -78,7 +78,7 @@ fn told(verdict: &Verdict, screen: &Screen) -> Styled {
         text += &format!("    what went wrong: {wrong}\n");
     }
     text += &format!("    job {}, after {}\n", verdict.id, span::human(verdict.took));
-    Styled::new(&format!("{:<34} ", verdict.part.title())).word(screen, &verdict.state).text(&text)
+    StyledText::new(&format!("{:<34} ", verdict.part.title())).word(screen, &verdict.state).text(&text)
 }
 
 fn closing(as_it_must: usize, all: usize, sabotage: Option<Sabotage>) -> String {

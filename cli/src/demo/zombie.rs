@@ -9,7 +9,7 @@ use onward_api::raw::Raw;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::cast::{Part, Sabotage};
+use super::cast::{DemoPart, Sabotage};
 
 /// The lease of a worker that then freezes for good, as far as its lease is concerned.
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ pub async fn take(client: &Client) -> Result<String, CallError> {
         worker_id: "frozen".into(),
         incarnation: "a".into(),
         queues: None,
-        kinds: vec![Part::Zombie.kind().to_owned()],
+        kinds: vec![DemoPart::Zombie.kind().to_owned()],
         max: Some(1),
         wait_s: Some(10.0),
         lease_s: Some(LEASE.as_secs_f64()),

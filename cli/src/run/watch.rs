@@ -5,19 +5,19 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use onward::Context;
-use onward_exec::{Event, Exit, Stream};
+use onward_exec::{AttemptEvent, Exit, OutputStream};
 use tokio::io::{AsyncWriteExt, Stderr, Stdout};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::screen::Screen;
 use crate::span;
-use crate::status_line::{Status, StatusLine};
+use crate::status_line::{LineStatus, StatusLine};
 use crate::work::handler::Witness;
 
 const DRAW_EVERY: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
-pub struct Seen {
+pub struct RunWatch {
     state: Mutex<State>,
     stdout: AsyncMutex<Stdout>,
     stderr: AsyncMutex<Stderr>,
@@ -31,7 +31,7 @@ struct State {
     activity_at: Option<Instant>,
     progress: Option<(u64, Option<u64>, Instant)>,
     exit: Option<Exit>,
-    unwritten: Option<Unwritten>,
+    unwritten: Option<OutputFailure>,
     line: StatusLine,
     /// Output is being written, or its last line is not complete: there is no place for ours.
     is_busy: bool,
@@ -39,13 +39,13 @@ struct State {
 
 /// The reason why output of the command was not passed on.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Unwritten {
+pub enum OutputFailure {
     /// Nobody reads the output.
     NoReader,
     Failed(String),
 }
 
-impl Seen {
+impl RunWatch {
     pub fn new(screen: &Screen) -> Self {
         let state = State {
             output_at: None,
@@ -80,7 +80,7 @@ impl Seen {
             return;
         }
         let (done, total) = state.progress.map_or((None, None), |(done, total, _)| (Some(done), total));
-        let status = Status { what: String::new(), done, total, lasts: self.began.elapsed(), more: brief(&state) };
+        let status = LineStatus { what: String::new(), done, total, lasts: self.began.elapsed(), more: brief(&state) };
         state.line.draw(&status);
     }
 
@@ -95,7 +95,7 @@ impl Seen {
         self.lock().exit.clone()
     }
 
-    pub fn unwritten(&self) -> Option<Unwritten> {
+    pub fn unwritten(&self) -> Option<OutputFailure> {
         self.lock().unwritten.clone()
     }
 
@@ -108,15 +108,15 @@ impl Seen {
         self.state.lock().expect("nothing panics while it is held")
     }
 
-    async fn write(&self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    async fn write(&self, stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
         // What one of them has accepted is on its way: only a flush says what became of it.
         match stream {
-            Stream::Stdout => {
+            OutputStream::Stdout => {
                 let mut out = self.stdout.lock().await;
                 out.write_all(bytes).await?;
                 out.flush().await
             }
-            Stream::Stderr => {
+            OutputStream::Stderr => {
                 let mut out = self.stderr.lock().await;
                 out.write_all(bytes).await?;
                 out.flush().await
@@ -157,8 +157,8 @@ fn last_words(state: &State) -> String {
     }
 }
 
-impl Witness for Seen {
-    async fn output(&self, _context: &Context, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+impl Witness for RunWatch {
+    async fn output(&self, _context: &Context, stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
         {
             let mut state = self.lock();
             state.output_at = Some(Instant::now());
@@ -170,26 +170,26 @@ impl Witness for Seen {
         state.is_busy = !bytes.ends_with(b"\n");
         if let Err(error) = &written {
             state.unwritten = Some(match error.kind() {
-                io::ErrorKind::BrokenPipe => Unwritten::NoReader,
-                _ => Unwritten::Failed(error.to_string()),
+                io::ErrorKind::BrokenPipe => OutputFailure::NoReader,
+                _ => OutputFailure::Failed(error.to_string()),
             });
         }
         written
     }
 
-    fn event(&self, _context: &Context, event: &Event) {
+    fn event(&self, _context: &Context, event: &AttemptEvent) {
         let mut state = self.lock();
         match event {
-            Event::Started { .. } => state.exit = None,
-            Event::Activity => state.activity_at = Some(Instant::now()),
-            Event::Progress { done, total, .. } => {
+            AttemptEvent::Started { .. } => state.exit = None,
+            AttemptEvent::Activity => state.activity_at = Some(Instant::now()),
+            AttemptEvent::Progress { done, total, .. } => {
                 let is_new = state.progress.is_none_or(|(before, ..)| *done > before);
                 if is_new {
                     state.progress = Some((*done, *total, Instant::now()));
                 }
             }
-            Event::Ended(exit) => state.exit = Some(exit.clone()),
-            Event::Output { .. } | Event::Quiet(_) | Event::Result(_) => {}
+            AttemptEvent::Ended(exit) => state.exit = Some(exit.clone()),
+            AttemptEvent::Output { .. } | AttemptEvent::Quiet(_) | AttemptEvent::Result(_) => {}
         }
     }
 }

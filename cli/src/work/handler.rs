@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use onward::{Context, Failure};
 use onward_core::fence::AttemptFence;
-use onward_exec::{Event, Exit, Identity, Options, Payload, Stdin, Stream};
+use onward_exec::{AttemptEvent, AttemptIdentity, CommandPayload, Exit, Options, OutputStream, Stdin};
 
 use super::exit;
 use super::relay::Relay;
@@ -56,9 +56,14 @@ pub trait Witness: Send + Sync + 'static {
     /// Takes output of the command, without the directives. Whoever is slow here slows the command. After an error
     /// nothing more comes from this stream. As with a pipe, a reader that is gone ends the command when it writes
     /// again; any other error ends it at once.
-    fn output(&self, context: &Context, stream: Stream, bytes: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
+    fn output(
+        &self,
+        context: &Context,
+        stream: OutputStream,
+        bytes: &[u8],
+    ) -> impl Future<Output = io::Result<()>> + Send;
     /// Anything but output.
-    fn event(&self, _context: &Context, _event: &Event) {}
+    fn event(&self, _context: &Context, _event: &AttemptEvent) {}
 }
 
 /// A handler for [`onward::Worker::handle_bytes`].
@@ -73,9 +78,10 @@ pub fn handler<W: Witness>(
 }
 
 async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, witness: &W) -> Result<Bytes, Failure> {
-    let command = Payload::parse(&payload).map_err(Failure::permanent)?;
+    let command = CommandPayload::parse(&payload).map_err(Failure::permanent)?;
     let mut options = Options::from(command);
-    let identity = Identity { job: context.job_id(), workflow: context.workflow().to_owned(), fence: context.fence() };
+    let identity =
+        AttemptIdentity { job: context.job_id(), workflow: context.workflow().to_owned(), fence: context.fence() };
     if !wait_for_predecessors(&context, &identity).await {
         return Err(Failure::cancelled());
     }
@@ -125,28 +131,28 @@ async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, w
         let Some(event) = event else { return Err(Failure::retry("the command's guard is gone")) };
         witness.event(&context, &event);
         match event {
-            Event::Started { .. } => {}
-            Event::Output { stream, bytes } => {
+            AttemptEvent::Started { .. } => {}
+            AttemptEvent::Output { stream, bytes } => {
                 quiet_until = None;
                 context.beat();
                 relay.push(stream, bytes);
             }
             // Nobody said that the silence is over.
-            Event::Activity if quiet_until.is_some_and(|until| Instant::now() < until) => {}
-            Event::Activity => context.beat(),
-            Event::Progress { done, total, note } => {
+            AttemptEvent::Activity if quiet_until.is_some_and(|until| Instant::now() < until) => {}
+            AttemptEvent::Activity => context.beat(),
+            AttemptEvent::Progress { done, total, note } => {
                 quiet_until = None;
                 match note {
                     Some(note) => context.progress_note(done, total, &note),
                     None => context.progress(done, total),
                 }
             }
-            Event::Quiet(max) => {
+            AttemptEvent::Quiet(max) => {
                 quiet_until = Instant::now().checked_add(max);
                 context.quiet(max);
             }
-            Event::Result(json) => result = Some(json),
-            Event::Ended(how) => break how,
+            AttemptEvent::Result(json) => result = Some(json),
+            AttemptEvent::Ended(how) => break how,
         }
     };
     if let Ok(Err((_, error))) = tokio::time::timeout(LAST_OUTPUT, relay.pass()).await {
@@ -167,7 +173,7 @@ async fn attempt<W: Witness>(context: Context, payload: Bytes, manner: Manner, w
 
 /// Waits until nothing of an earlier attempt runs here that a killed worker has left behind. False if it was cancelled
 /// first.
-async fn wait_for_predecessors(context: &Context, identity: &Identity) -> bool {
+async fn wait_for_predecessors(context: &Context, identity: &AttemptIdentity) -> bool {
     if AttemptFence::from_raw(identity.fence).handout() == 1 || !identity.has_predecessors().await {
         return true;
     }

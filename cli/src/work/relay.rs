@@ -10,23 +10,23 @@ use std::io;
 use std::pin::Pin;
 
 use onward::Context;
-use onward_exec::Stream;
+use onward_exec::OutputStream;
 
 use super::handler::Witness;
 
 /// More than any pipe holds; what a command prints beyond that while it is being stopped is dropped.
 const MAX_WAITING_BYTES: usize = 1 << 20;
 
-type Passing<'a> = Pin<Box<dyn Future<Output = (Stream, io::Result<()>)> + Send + 'a>>;
+type Passing<'a> = Pin<Box<dyn Future<Output = (OutputStream, io::Result<()>)> + Send + 'a>>;
 
 pub struct Relay<'a, W> {
     witness: &'a W,
     context: &'a Context,
     passing: Option<Passing<'a>>,
-    waiting: VecDeque<(Stream, Vec<u8>)>,
+    waiting: VecDeque<(OutputStream, Vec<u8>)>,
     waiting_bytes: usize,
     /// Streams whose output nobody takes.
-    closed: Vec<Stream>,
+    closed: Vec<OutputStream>,
 }
 
 impl<'a, W: Witness> Relay<'a, W> {
@@ -43,7 +43,7 @@ impl<'a, W: Witness> Relay<'a, W> {
         !self.closed.is_empty()
     }
 
-    pub fn push(&mut self, stream: Stream, bytes: Vec<u8>) {
+    pub fn push(&mut self, stream: OutputStream, bytes: Vec<u8>) {
         if !self.closed.contains(&stream) && self.waiting_bytes + bytes.len() <= MAX_WAITING_BYTES {
             self.waiting_bytes += bytes.len();
             self.waiting.push_back((stream, bytes));
@@ -51,7 +51,7 @@ impl<'a, W: Witness> Relay<'a, W> {
     }
 
     /// Passes on what there is. Safe to cancel. Comes back early if a stream's output cannot be passed on any more.
-    pub async fn pass(&mut self) -> Result<(), (Stream, io::Error)> {
+    pub async fn pass(&mut self) -> Result<(), (OutputStream, io::Error)> {
         loop {
             let passing = match &mut self.passing {
                 Some(passing) => passing,
@@ -72,7 +72,7 @@ impl<'a, W: Witness> Relay<'a, W> {
         }
     }
 
-    fn close(&mut self, stream: Stream) {
+    fn close(&mut self, stream: OutputStream) {
         self.closed.push(stream);
         self.waiting.retain(|(of, _)| *of != stream);
         self.waiting_bytes = self.waiting.iter().map(|(_, bytes)| bytes.len()).sum();

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use onward::{Context, NodeAddresses, Worker};
-use onward_exec::Stream;
+use onward_exec::OutputStream;
 
 use super::handler::{KIND, Manner, Witness, handler};
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// The time beyond its own grace that a stopped command may take before its worker gives up on it.
 const SLACK: Duration = Duration::from_secs(2);
@@ -19,7 +19,7 @@ const SLACK: Duration = Duration::from_secs(2);
 struct ToNode;
 
 impl Witness for ToNode {
-    async fn output(&self, context: &Context, _stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    async fn output(&self, context: &Context, _stream: OutputStream, bytes: &[u8]) -> io::Result<()> {
         context.output(bytes);
         Ok(())
     }
@@ -50,5 +50,5 @@ pub async fn serve(commands: Commands, place: impl Into<NodeAddresses>, stop: im
     if !commands.queues.is_empty() {
         worker = worker.queues(commands.queues);
     }
-    worker.run_until(stop).await.map_err(|error| Failure::new("the worker has stopped").why(error).into())
+    worker.run_until(stop).await.map_err(|error| CommandFailure::new("the worker has stopped").why(error).into())
 }

@@ -44,13 +44,13 @@ enum Fate {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct RelayState {
     gate: OnceLock<SocketAddr>,
     fate: Mutex<Fate>,
     streams: Mutex<usize>,
 }
 
-impl Shared {
+impl RelayState {
     fn fate(&self) -> MutexGuard<'_, Fate> {
         self.fate.lock().expect("nobody panics with it")
     }
@@ -105,7 +105,7 @@ impl Shared {
 
 /// A gate for the datacenter, and a datacenter for the gate: both prove themselves to each other through it.
 #[derive(Clone)]
-struct Relay(Arc<Shared>);
+struct Relay(Arc<RelayState>);
 
 #[tonic::async_trait]
 impl GateService for Relay {
@@ -142,7 +142,7 @@ impl GateService for Relay {
     }
 }
 
-async fn carry_up(shared: Arc<Shared>, mut from: Streaming<DatacenterFrame>, to: Sender<DatacenterFrame>) {
+async fn carry_up(shared: Arc<RelayState>, mut from: Streaming<DatacenterFrame>, to: Sender<DatacenterFrame>) {
     while let Ok(Some(frame)) = from.message().await {
         shared.note_up(&frame);
         if to.send(frame).await.is_err() {
@@ -152,7 +152,7 @@ async fn carry_up(shared: Arc<Shared>, mut from: Streaming<DatacenterFrame>, to:
 }
 
 async fn carry_down(
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
     stream: usize,
     mut from: Streaming<GateFrame>,
     to: Sender<Result<GateFrame, Status>>,
@@ -166,8 +166,8 @@ async fn carry_down(
     }
 }
 
-async fn relay() -> (SocketAddr, Arc<Shared>) {
-    let shared = Arc::<Shared>::default();
+async fn relay() -> (SocketAddr, Arc<RelayState>) {
+    let shared = Arc::<RelayState>::default();
     let listener = TcpListener::bind(own_loopback()).await.expect("a port");
     let address = listener.local_addr().expect("it has one");
     let service = GateServiceServer::new(Relay(shared.clone()));

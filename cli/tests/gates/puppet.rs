@@ -6,7 +6,7 @@ use std::path::Path;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
-use onward_gossip::Label;
+use onward_gossip::NodeLabel;
 use onward_node::peer::PeerIdentity;
 use onward_node::peer::proof::{HEADER, PeerProofs};
 use onward_proto::v1::datacenter_frame::Message as Up;
@@ -29,7 +29,7 @@ use super::*;
 const EPOCH: Epoch = Epoch { n: 7, gate: 1 };
 
 /// A stream that a manager has opened.
-struct Opened {
+struct PuppetStream {
     orders: Sender<Result<GateFrame, Status>>,
     frames: UnboundedReceiver<DatacenterFrame>,
 }
@@ -37,7 +37,7 @@ struct Opened {
 struct Puppet {
     /// What it proves itself by, or nothing.
     proof: Option<String>,
-    opened: UnboundedSender<Opened>,
+    opened: UnboundedSender<PuppetStream>,
 }
 
 #[tonic::async_trait]
@@ -59,7 +59,7 @@ impl GateService for Puppet {
             }
         });
         // The test may be over.
-        let _ = self.opened.send(Opened { orders, frames });
+        let _ = self.opened.send(PuppetStream { orders, frames });
         let mut response = Response::new(ReceiverStream::new(sent));
         if let Some(proof) = &self.proof {
             response.metadata_mut().insert(HEADER, proof.parse().expect("it is fit for a header"));
@@ -68,7 +68,7 @@ impl GateService for Puppet {
     }
 }
 
-impl Opened {
+impl PuppetStream {
     async fn order(&self, message: Down) {
         self.orders.send(Ok(GateFrame { message: Some(message) })).await.expect("the manager is there");
     }
@@ -96,7 +96,7 @@ impl Opened {
 }
 
 /// A gate that says what the test says, and the streams that are opened to it.
-async fn puppet(key: &Path, who: Option<PeerIdentity>) -> (SocketAddr, UnboundedReceiver<Opened>) {
+async fn puppet(key: &Path, who: Option<PeerIdentity>) -> (SocketAddr, UnboundedReceiver<PuppetStream>) {
     let proofs = PeerProofs::new(&onward_node::gossip::read_keys(key).expect("a key"));
     let proof = who.map(|who| proofs.prove(&who, onward_node::clock::now().wall));
     let listener = TcpListener::bind(own_loopback()).await.expect("a port");
@@ -116,8 +116,8 @@ async fn puppet(key: &Path, who: Option<PeerIdentity>) -> (SocketAddr, Unbounded
     (address, streams)
 }
 
-fn label(text: &str) -> Label {
-    Label::new(text).expect("a label")
+fn label(text: &str) -> NodeLabel {
+    NodeLabel::new(text).expect("a label")
 }
 
 /// A manager of `dc-a` that reports to one gate.

@@ -534,7 +534,8 @@ async fn a_manager_whose_clock_is_five_minutes_off_never_leads() {
 /// The commands of docs/cluster.md, word for word, and what it says that they print.
 #[test]
 fn the_page_about_clusters_is_true() {
-    let (server, folder) = (onward_testkit::Postgres::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
+    let (server, folder) =
+        (onward_testkit::PostgresServer::options().fsync().start().unwrap(), tempfile::tempdir().unwrap());
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs/cluster.md");
     let page = std::fs::read_to_string(page).unwrap();
     let block = |kind: &str| -> Vec<&str> {

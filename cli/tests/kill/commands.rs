@@ -14,12 +14,12 @@ use crate::support::jobs::{attempts, is_terminal, shell};
 use crate::support::process::until;
 
 /// A command that prints, and goes on until it is let go.
-struct Held {
+struct HeldCommand {
     id: String,
     go: PathBuf,
 }
 
-impl Held {
+impl HeldCommand {
     /// Submits it, and waits until it runs.
     async fn begin(manager: &ManagerProcess, folder: &Path, name: &str) -> Self {
         let (begun, go) = (folder.join(format!("{name}.begun")), folder.join(format!("{name}.go")));
@@ -65,9 +65,9 @@ async fn a_command_that_runs_is_one_attempt_whichever_manager_leads() {
     let cluster = options().workers(2, 4).start().unwrap();
     let (addresses, folder) = (addresses(&cluster), tempfile::tempdir().unwrap());
     let mut led = has_workers(&cluster, &[], 2).await;
-    let over_all = Held::begin(&cluster.managers[led], folder.path(), "over-all").await;
+    let over_all = HeldCommand::begin(&cluster.managers[led], folder.path(), "over-all").await;
     for round in 0..2 {
-        let held = Held::begin(&cluster.managers[led], folder.path(), &format!("over-kill-{round}")).await;
+        let held = HeldCommand::begin(&cluster.managers[led], folder.path(), &format!("over-kill-{round}")).await;
         cluster.managers[led].server.kill();
         let next = has_workers(&cluster, &[led], 2).await;
         held.end(addresses[next]).await;
@@ -76,7 +76,7 @@ async fn a_command_that_runs_is_one_attempt_whichever_manager_leads() {
     }
     for (index, manager) in cluster.managers.iter().enumerate() {
         let other = (index + 1) % addresses.len();
-        let held = Held::begin(&cluster.managers[other], folder.path(), &format!("over-restart-{index}")).await;
+        let held = HeldCommand::begin(&cluster.managers[other], folder.path(), &format!("over-restart-{index}")).await;
         manager.server.stop(PATIENCE);
         held.end(addresses[other]).await;
         manager.server.start_again().unwrap();
@@ -91,7 +91,7 @@ async fn workers_leave_a_leader_that_is_cut_off_from_the_database() {
     let cluster = options().proxies().workers(3, 2).start().unwrap();
     let (addresses, folder) = (addresses(&cluster), tempfile::tempdir().unwrap());
     let led = has_workers(&cluster, &[], 3).await;
-    let held = Held::begin(&cluster.managers[led], folder.path(), "over-the-cut").await;
+    let held = HeldCommand::begin(&cluster.managers[led], folder.path(), "over-the-cut").await;
     cluster.managers[led].to_databases.iter().for_each(|proxy| proxy.silence(true));
     let (next, _) = leader(&cluster, &[led]).await;
     until("one manager says that it leads", PATIENCE, async || {
@@ -104,7 +104,7 @@ async fn workers_leave_a_leader_that_is_cut_off_from_the_database() {
     // As many as all workers together have slots: none of them waits for the old leader.
     let mut all = Vec::new();
     for number in 0..6 {
-        all.push(Held::begin(&cluster.managers[next], folder.path(), &format!("after-the-cut-{number}")).await);
+        all.push(HeldCommand::begin(&cluster.managers[next], folder.path(), &format!("after-the-cut-{number}")).await);
     }
     for held in all {
         held.end(addresses[next]).await;

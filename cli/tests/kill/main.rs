@@ -56,7 +56,7 @@ async fn what_was_answered_before_a_kill_is_true_after_it() {
 /// The database lives on, and has what the node was told that it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_answered_before_a_kill_is_true_after_it_on_postgresql() {
-    let server = onward_testkit::Postgres::options().fsync().start().unwrap();
+    let server = onward_testkit::PostgresServer::options().fsync().start().unwrap();
     endure(KILLS_ON_POSTGRESQL, &server.database().unwrap()).await;
 }
 

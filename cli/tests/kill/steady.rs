@@ -24,7 +24,7 @@ const SUBMITS: u64 = 4;
 
 /// Everything that was called.
 #[derive(Debug, Default)]
-struct Made {
+struct CallLog {
     calls: u64,
     submitted: Vec<String>,
     failed: Vec<String>,
@@ -36,7 +36,7 @@ pub struct Steady {
     client: Client,
     begun: Instant,
     over: Arc<AtomicBool>,
-    calling: JoinHandle<Made>,
+    calling: JoinHandle<CallLog>,
     done: Arc<AtomicU64>,
     stop: oneshot::Sender<()>,
     working: JoinHandle<Result<(), WorkerError>>,
@@ -66,7 +66,7 @@ impl Steady {
     pub async fn end(self) {
         self.over.store(true, Ordering::Relaxed);
         let lasted = self.begun.elapsed();
-        let Made { calls, submitted, failed } = self.calling.await.expect("it calls on");
+        let CallLog { calls, submitted, failed } = self.calling.await.expect("it calls on");
         assert!(failed.is_empty(), "{} of {calls} calls failed: {:?}", failed.len(), &failed[..failed.len().min(5)]);
         let rate = calls as f64 / lasted.as_secs_f64();
         assert!(rate > 0.95 * f64::from(CALLS_A_SECOND), "{rate} calls a second");
@@ -82,8 +82,8 @@ impl Steady {
 }
 
 /// A call that takes long holds up no other.
-async fn call(client: Client, over: Arc<AtomicBool>) -> Made {
-    let (mut made, mut under_way) = (Made::default(), JoinSet::new());
+async fn call(client: Client, over: Arc<AtomicBool>) -> CallLog {
+    let (mut made, mut under_way) = (CallLog::default(), JoinSet::new());
     let mut due = interval(Duration::from_secs(1) / CALLS_A_SECOND);
     due.set_missed_tick_behavior(MissedTickBehavior::Burst);
     while !over.load(Ordering::Relaxed) {
@@ -106,7 +106,7 @@ async fn call(client: Client, over: Arc<AtomicBool>) -> Made {
     made
 }
 
-impl Made {
+impl CallLog {
     fn note(&mut self, answered: Result<Option<String>, onward::CallError>) {
         match answered {
             Ok(id) => self.submitted.extend(id),

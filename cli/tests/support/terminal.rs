@@ -66,7 +66,7 @@ impl Terminal {
     }
 
     /// Waits until this can be seen.
-    pub async fn shows(&mut self, what: &str) -> Seen {
+    pub async fn shows(&mut self, what: &str) -> ScreenText {
         until(&format!("`{what}` on the terminal"), PATIENCE, async || {
             self.bytes.extend(self.written.try_iter().flatten());
             Some(self.seen()).filter(|seen| seen.text().contains(what))
@@ -75,7 +75,7 @@ impl Terminal {
     }
 
     /// The exit code, and the screen at the end.
-    pub async fn ended(&mut self) -> (Option<i32>, Seen) {
+    pub async fn ended(&mut self) -> (Option<i32>, ScreenText) {
         let code = super::process::ended(&mut self.child, PATIENCE).await;
         // The reader stops at the end, and with it this.
         self.bytes.extend(self.written.iter().flatten());
@@ -92,8 +92,8 @@ impl Terminal {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    fn seen(&self) -> Seen {
-        Seen::of(&self.raw(), usize::from(self.columns))
+    fn seen(&self) -> ScreenText {
+        ScreenText::of(&self.raw(), usize::from(self.columns))
     }
 }
 
@@ -105,7 +105,7 @@ impl Drop for Terminal {
 
 /// The picture on a terminal.
 #[derive(Clone, Default, Debug)]
-pub struct Seen {
+pub struct ScreenText {
     pub lines: Vec<String>,
     /// A line was longer than the terminal is wide.
     pub is_wrapped: bool,
@@ -113,7 +113,7 @@ pub struct Seen {
     pub has_colour: bool,
 }
 
-impl Seen {
+impl ScreenText {
     /// Reads as much of a terminal as our own output needs; anything else is a mistake.
     fn of(written: &str, columns: usize) -> Self {
         let mut seen = Self::default();

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use crate::ids::ClientId;
 use crate::key::Key;
 use crate::limits::{Limit, LimitMet, Limits};
-use crate::list::{Linked, Links, List};
-use crate::manager::{Worker, WorkerKey};
+use crate::list::{Links, List, ListNode};
+use crate::manager::{FleetWorker, WorkerKey};
 use crate::message::Subscription;
 use crate::table::Table;
 
@@ -35,7 +35,7 @@ pub(crate) struct Group {
     /// Non-empty shelves, by priority; in a level, by the turn of their head.
     pub(super) levels: Vec<Level>,
     /// Workers with room, in turn.
-    rings: [List<Worker>; 2],
+    rings: [List<FleetWorker>; 2],
     pub(super) dirty: bool,
 }
 
@@ -48,26 +48,26 @@ pub(super) struct Level {
 /// A worker's place in the ring of its group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingSlot {
-    links: Links<Worker>,
+    links: Links<FleetWorker>,
     group: GroupKey,
     tier: Tier,
 }
 
-impl Linked<Worker> for RingSlot {
+impl ListNode<FleetWorker> for RingSlot {
     #[inline]
-    fn links(&self) -> &Links<Worker> {
+    fn links(&self) -> &Links<FleetWorker> {
         &self.links
     }
 
     #[inline]
-    fn links_mut(&mut self) -> &mut Links<Worker> {
+    fn links_mut(&mut self) -> &mut Links<FleetWorker> {
         &mut self.links
     }
 }
 
 /// The places of all workers that may be asked.
 #[derive(Debug)]
-pub(super) struct RingSlots(Table<Worker, Option<RingSlot>>);
+pub(super) struct RingSlots(Table<FleetWorker, Option<RingSlot>>);
 
 impl Default for RingSlots {
     fn default() -> Self {

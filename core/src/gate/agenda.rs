@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ids::{JobId, Name};
 use crate::time::{Mono, Wall};
 
-use super::orders::{Owed, owed};
+use super::orders::{DueOrder, owed};
 use super::rule::GateRule;
 use super::state::Job;
 
@@ -39,11 +39,11 @@ enum OwedKind {
     Order,
 }
 
-impl From<Owed> for OwedKind {
-    fn from(owed: Owed) -> Self {
+impl From<DueOrder> for OwedKind {
+    fn from(owed: DueOrder) -> Self {
         match owed {
-            Owed::Submit => Self::Submit,
-            Owed::Withdraw | Owed::Cancel | Owed::GlobalTimeout(_) => Self::Order,
+            DueOrder::Submit => Self::Submit,
+            DueOrder::Withdraw | DueOrder::Cancel | DueOrder::GlobalTimeout(_) => Self::Order,
         }
     }
 }

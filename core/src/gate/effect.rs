@@ -60,7 +60,7 @@ pub enum Effect {
     ConfirmSeat {
         question: u64,
     },
-    Report(Notice),
+    Report(GateNotice),
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -75,7 +75,7 @@ pub enum Answer {
 
 /// Worth a line in the node's own log.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Notice {
+pub enum GateNotice {
     WallClockStepped(WallStep),
     GapNoticed {
         gap: Duration,

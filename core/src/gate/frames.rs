@@ -5,7 +5,7 @@ use crate::ids::{JobId, Name, StreamId};
 use crate::limits::Limit;
 
 use super::Gate;
-use super::effect::{Effect, Effects, Notice};
+use super::effect::{Effect, Effects, GateNotice};
 use super::event::Event;
 use super::message::{Frame, FromDatacenter, Hello, ToDatacenter};
 
@@ -84,11 +84,11 @@ impl Gate {
         let heard = self.state.datacenters.len() + usize::from(is_new);
         let met = self.rules.limits.check(Limit::Datacenters, heard).err().filter(|_| is_new);
         if let Some(met) = met {
-            self.report(Notice::TooManyDatacenters { datacenter: datacenter.clone(), met }, fx);
+            self.report(GateNotice::TooManyDatacenters { datacenter: datacenter.clone(), met }, fx);
         }
         if hello.datacenter != *datacenter {
             let (proven, said) = (datacenter.clone(), hello.datacenter.clone());
-            self.report(Notice::WrongDatacenter { proven, said }, fx);
+            self.report(GateNotice::WrongDatacenter { proven, said }, fx);
         }
         let standing = self.standing(datacenter, term, hello.life);
         if hello.datacenter != *datacenter || met.is_some() || standing == LeaderStanding::Stale {
@@ -99,8 +99,8 @@ impl Gate {
             let (datacenter, life) = (datacenter.clone(), hello.life);
             self.emit(Event::DatacenterSeen { datacenter: datacenter.clone(), term, life }, fx);
             match standing {
-                LeaderStanding::Restored => self.report(Notice::DatacenterRestored { datacenter, term }, fx),
-                _ if !is_new => self.report(Notice::LeaderTransferred { datacenter, term }, fx),
+                LeaderStanding::Restored => self.report(GateNotice::DatacenterRestored { datacenter, term }, fx),
+                _ if !is_new => self.report(GateNotice::LeaderTransferred { datacenter, term }, fx),
                 _ => {}
             }
         }

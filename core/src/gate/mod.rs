@@ -80,7 +80,7 @@ use crate::time::{Awake, Mono, Now, Wall};
 
 use agenda::Agenda;
 use datacenters::Datacenters;
-use effect::{Answer, Effect, Effects, Notice, PendingEffect};
+use effect::{Answer, Effect, Effects, GateNotice, PendingEffect};
 use event::{Event, StampedEvent};
 use input::{Call, Input};
 use message::ToDatacenter;
@@ -113,7 +113,7 @@ pub struct Gate {
     load: OverloadLevel,
     bite: Bite,
     unreferenced: Vec<Digest>,
-    snapshot: Option<Box<snapshot::Snapshot>>,
+    snapshot: Option<Box<snapshot::OpenGateSnapshot>>,
     restoring: Option<snapshot::RestoreProgress>,
     /// Whether events come from the log: nothing is armed or sent then.
     replaying: bool,
@@ -271,7 +271,7 @@ impl Gate {
         self.push(Effect::Send { stream, message }, fx);
     }
 
-    fn report(&self, notice: Notice, fx: &mut Effects) {
+    fn report(&self, notice: GateNotice, fx: &mut Effects) {
         self.push(Effect::Report(notice), fx);
     }
 

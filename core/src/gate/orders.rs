@@ -20,33 +20,33 @@ use crate::job::Start;
 use crate::timeout::TimeoutReason;
 
 use super::Gate;
-use super::effect::{Effects, Notice};
+use super::effect::{Effects, GateNotice};
 use super::event::{EndCause, Event, TargetCause};
 use super::message::{Placement, ToDatacenter};
 use super::placement::draft_for;
 use super::state::{Job, Target};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Owed {
+pub(super) enum DueOrder {
     Submit,
     Withdraw,
     Cancel,
     GlobalTimeout(TimeoutReason),
 }
 
-pub(super) fn owed(job: &Job, target: &Target) -> Option<Owed> {
+pub(super) fn owed(job: &Job, target: &Target) -> Option<DueOrder> {
     match (&target.end, job.decided.map(|decision| decision.why), target.confirmed) {
         (Some(_), _, _) | (None, None, true) => None,
-        (None, None, false) => Some(Owed::Submit),
-        (None, Some(_), false) => Some(Owed::Withdraw),
+        (None, None, false) => Some(DueOrder::Submit),
+        (None, Some(_), false) => Some(DueOrder::Withdraw),
         (None, Some(why), true) => Some(order_of(why)),
     }
 }
 
-const fn order_of(why: EndCause) -> Owed {
+const fn order_of(why: EndCause) -> DueOrder {
     match why {
-        EndCause::Cancelled => Owed::Cancel,
-        EndCause::TimedOut(reason) => Owed::GlobalTimeout(reason),
+        EndCause::Cancelled => DueOrder::Cancel,
+        EndCause::TimedOut(reason) => DueOrder::GlobalTimeout(reason),
     }
 }
 
@@ -57,7 +57,7 @@ impl Gate {
         let kept_until = self.kept_until(job);
         self.emit(Event::EndDecided { job: id, why, kept_until }, fx);
         if let EndCause::TimedOut(reason) = why {
-            self.report(Notice::TimeoutDeclared { job: id, reason }, fx);
+            self.report(GateNotice::TimeoutDeclared { job: id, reason }, fx);
         }
         self.end_where_nobody_was_heard(id, why, fx);
         self.send_owed(id, fx);
@@ -93,7 +93,7 @@ impl Gate {
         let Some(job) = self.state.job(id) else { return };
         let Some((index, target)) = job.target(datacenter) else { return };
         match owed(job, target) {
-            Some(Owed::Submit) => self.send_submit(id, index, datacenter, stream, fx),
+            Some(DueOrder::Submit) => self.send_submit(id, index, datacenter, stream, fx),
             Some(order) => self.send_order(id, datacenter, stream, order, fx),
             None => {}
         }
@@ -104,21 +104,21 @@ impl Gate {
     pub(super) fn end_again(&mut self, id: JobId, datacenter: &Name, fx: &mut Effects) {
         let Some(stream) = self.datacenters.get(datacenter).and_then(|known| known.stream) else { return };
         let Some(job) = self.state.job(id) else { return };
-        let order = job.decided.map_or(Owed::Cancel, |decision| order_of(decision.why));
+        let order = job.decided.map_or(DueOrder::Cancel, |decision| order_of(decision.why));
         self.send_order(id, datacenter, stream, order, fx);
     }
 
-    fn send_order(&mut self, id: JobId, datacenter: &Name, stream: StreamId, order: Owed, fx: &mut Effects) {
+    fn send_order(&mut self, id: JobId, datacenter: &Name, stream: StreamId, order: DueOrder, fx: &mut Effects) {
         let Some(job) = self.state.job(id) else { return };
         let epoch = self.epoch_of(job);
         let message = match order {
-            Owed::Withdraw => ToDatacenter::Withdraw { job: id, epoch },
-            Owed::Cancel => ToDatacenter::Cancel { job: id, epoch },
-            Owed::GlobalTimeout(reason) => {
+            DueOrder::Withdraw => ToDatacenter::Withdraw { job: id, epoch },
+            DueOrder::Cancel => ToDatacenter::Cancel { job: id, epoch },
+            DueOrder::GlobalTimeout(reason) => {
                 let Some(known) = self.state.datacenter(datacenter) else { return };
                 ToDatacenter::GlobalTimeout { job: id, epoch, term: known.term, reason }
             }
-            Owed::Submit => unreachable!("a submit is sent by itself"),
+            DueOrder::Submit => unreachable!("a submit is sent by itself"),
         };
         self.send(stream, message, fx);
     }
@@ -229,12 +229,12 @@ mod tests {
     fn the_table() {
         let timeout = EndCause::TimedOut(TimeoutReason::Stuck);
         let table = [
-            (false, None, Some(Owed::Submit)),
-            (false, Some(EndCause::Cancelled), Some(Owed::Withdraw)),
-            (false, Some(timeout), Some(Owed::Withdraw)),
+            (false, None, Some(DueOrder::Submit)),
+            (false, Some(EndCause::Cancelled), Some(DueOrder::Withdraw)),
+            (false, Some(timeout), Some(DueOrder::Withdraw)),
             (true, None, None),
-            (true, Some(EndCause::Cancelled), Some(Owed::Cancel)),
-            (true, Some(timeout), Some(Owed::GlobalTimeout(TimeoutReason::Stuck))),
+            (true, Some(EndCause::Cancelled), Some(DueOrder::Cancel)),
+            (true, Some(timeout), Some(DueOrder::GlobalTimeout(TimeoutReason::Stuck))),
         ];
         for (confirmed, decided, expected) in table {
             assert_eq!(owed(&job(decided), &target(confirmed, false)), expected, "{confirmed} {decided:?}");

@@ -13,7 +13,7 @@ use crate::timeout::{ExtensionTotals, TimeoutReason};
 
 use super::Gate;
 use super::declare::{JobSight, TargetSight, declare};
-use super::effect::{Effects, Notice};
+use super::effect::{Effects, GateNotice};
 use super::event::{EndCause, Event, JobRebuilt, TargetCause, TargetEnd, TargetEnded};
 use super::message::{
     Correction, FinalStatus, JobReport, Outcome, StaleToken, SubmitRefusal, ToDatacenter, WorkflowCounts,
@@ -195,7 +195,7 @@ impl Gate {
             extended: report.extended,
         };
         self.emit(Event::JobRebuilt(Box::new(rebuilt)), fx);
-        self.report(Notice::JobRebuilt { job: report.job, datacenter: datacenter.clone() }, fx);
+        self.report(GateNotice::JobRebuilt { job: report.job, datacenter: datacenter.clone() }, fx);
     }
 
     fn room_for_rebuilt(&self, targets: &[Name]) -> Result<(), LimitMet> {
@@ -364,7 +364,7 @@ impl Gate {
     ) {
         let Correction { stale, report } = correction;
         let (job, datacenter_name) = (report.job, datacenter.clone());
-        self.report(Notice::Corrected { job, datacenter: datacenter_name, stale: *stale }, fx);
+        self.report(GateNotice::Corrected { job, datacenter: datacenter_name, stale: *stale }, fx);
         if *stale == StaleToken::Epoch {
             self.raise_epoch(report.epoch, fx);
         }

@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 use crate::time::{Awake, Now};
 
 use super::Gate;
-use super::effect::{Effect, Effects, Notice, PendingEffect};
+use super::effect::{Effect, Effects, GateNotice, PendingEffect};
 use super::event::Event;
 use super::input::Input;
 use super::message::FromDatacenter;
@@ -62,12 +62,12 @@ impl Gate {
         }
         let now = self.now.mono;
         if let Some(gap) = self.seat.advance(before, now, &self.rules) {
-            self.report(Notice::GapNoticed { gap }, fx);
+            self.report(GateNotice::GapNoticed { gap }, fx);
             self.ask_for_seat(fx);
         }
         self.awake = self.seat.awake_at(now);
         if let Some(step) = self.seat.clock_mut().wall_step(self.now) {
-            self.report(Notice::WallClockStepped(step), fx);
+            self.report(GateNotice::WallClockStepped(step), fx);
         }
         if !self.seat.is_lost() && now >= self.seat.pulse(self.rules.seat_ttl) {
             self.ask_for_seat(fx);

@@ -36,7 +36,7 @@ pub struct SnapshotHead {
 
 /// A snapshot under way.
 #[derive(Debug)]
-pub(super) struct Snapshot {
+pub(super) struct OpenGateSnapshot {
     head: Option<Box<SnapshotHead>>,
     /// Taken before they changed.
     early: VecDeque<Job>,
@@ -53,7 +53,7 @@ pub(super) struct RestoreProgress {
     found: u64,
 }
 
-impl Snapshot {
+impl OpenGateSnapshot {
     fn has_passed(&self, id: JobId) -> bool {
         let is_behind = match self.after {
             Bound::Excluded(after) => id <= after,
@@ -75,7 +75,7 @@ impl Gate {
             datacenters: state.datacenters.iter().map(|(name, record)| (name.clone(), *record)).collect(),
             jobs: state.jobs.len() as u64,
         };
-        self.snapshot = Some(Box::new(Snapshot {
+        self.snapshot = Some(Box::new(OpenGateSnapshot {
             head: Some(Box::new(head)),
             early: VecDeque::new(),
             passed: BTreeSet::new(),

@@ -8,7 +8,7 @@ use crate::effect::AcceptedJob;
 use crate::health::overload::{LoadClass, sheds};
 use crate::ids::{JobId, Name};
 use crate::input::Submission;
-use crate::job::draft::{Invalid, MAX_SPAN, Problem, check};
+use crate::job::draft::{DraftProblem, Invalid, MAX_SPAN, check};
 use crate::job::fingerprint::{Fingerprint, fingerprint};
 use crate::job::{JobSpec, Start};
 use crate::limits::Limit;
@@ -179,7 +179,7 @@ impl Gate {
             return Err(Refusal::AlreadyEnded);
         }
         if by.is_zero() || by > MAX_SPAN {
-            let problem = Problem::SpanOutOfRange { value: by, min: Duration::from_millis(1), max: MAX_SPAN };
+            let problem = DraftProblem::SpanOutOfRange { value: by, min: Duration::from_millis(1), max: MAX_SPAN };
             return Err(Refusal::Invalid(Invalid { field: "by_s", problem }));
         }
         self.within(Limit::NoteBytes, reason.len())?;

@@ -31,7 +31,7 @@ pub use status::{LoopFailure, LoopReason, LoopState, LoopStatus};
 
 /// Failures tolerated. The last one named spends it; only a recovery refills it.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Budget {
+pub enum FailureBudget {
     /// `n` failures in a row.
     Consecutive(u32),
     /// `n` failures inside a window.
@@ -43,7 +43,7 @@ pub enum Budget {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LoopRule {
     pub critical: bool,
-    pub budget: Budget,
+    pub budget: FailureBudget,
     /// The time for which one success counts.
     pub freshness: Duration,
     /// Successes in a row that refill a spent budget.
@@ -59,7 +59,7 @@ impl Default for LoopRule {
     fn default() -> Self {
         Self {
             critical: true,
-            budget: Budget::Consecutive(3),
+            budget: FailureBudget::Consecutive(3),
             freshness: Duration::from_secs(60),
             recovery: 2,
             startup_grace: Duration::from_secs(30),
@@ -88,7 +88,7 @@ pub enum Iteration {
 pub struct LoopHealth {
     rule: LoopRule,
     started_at: Awake,
-    ending: Option<Ending>,
+    ending: Option<LoopEnding>,
     activity: Activity,
     /// The instant of a crash after which nothing has succeeded yet.
     crashed_at: Option<Awake>,
@@ -117,7 +117,7 @@ enum Activity {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Ending {
+enum LoopEnding {
     Stopping(Awake),
     Finished(Awake),
     Died(Awake),
@@ -206,19 +206,19 @@ impl LoopHealth {
     }
 
     pub fn stopping(&mut self, now: Awake) {
-        self.ending.get_or_insert(Ending::Stopping(now));
+        self.ending.get_or_insert(LoopEnding::Stopping(now));
     }
 
     /// The loop ended because it has done all that it was there for. One that crashed or was told to stop before that
     /// has not.
     pub fn finished(&mut self, now: Awake) {
-        self.ending.get_or_insert(Ending::Finished(now));
+        self.ending.get_or_insert(LoopEnding::Finished(now));
     }
 
     /// The loop is gone, and nobody will start it again.
     pub fn died(&mut self, now: Awake) {
-        if !matches!(self.ending, Some(Ending::Finished(_) | Ending::Died(_))) {
-            self.ending = Some(Ending::Died(now));
+        if !matches!(self.ending, Some(LoopEnding::Finished(_) | LoopEnding::Died(_))) {
+            self.ending = Some(LoopEnding::Died(now));
         }
     }
 
@@ -244,12 +244,12 @@ impl LoopHealth {
     pub fn state(&self, now: Awake) -> LoopStatus {
         let status = |state, reason, since| LoopStatus { state, reason, since };
         match self.ending {
-            Some(Ending::Died(at)) => return status(LoopState::Dead, LoopReason::Gone, at),
-            Some(Ending::Finished(at)) => return status(LoopState::Finished, LoopReason::AllDone, at),
-            Some(Ending::Stopping(_)) | None => {}
+            Some(LoopEnding::Died(at)) => return status(LoopState::Dead, LoopReason::Gone, at),
+            Some(LoopEnding::Finished(at)) => return status(LoopState::Finished, LoopReason::AllDone, at),
+            Some(LoopEnding::Stopping(_)) | None => {}
         }
         let (stalls_at, reason) = self.stalls_at();
-        if let Some(Ending::Stopping(at)) = self.ending {
+        if let Some(LoopEnding::Stopping(at)) = self.ending {
             // No other iteration comes, and that is right; the one under way may hang all the same.
             let hangs = matches!(self.activity, Activity::Turning(_)) && now >= stalls_at && !self.in_grace(now);
             return match hangs {
@@ -337,9 +337,9 @@ impl LoopHealth {
 
     fn budget_spent(&self, now: Awake) -> bool {
         match self.rule.budget {
-            Budget::Consecutive(n) => self.failures_in_row >= n,
-            Budget::Window { n, .. } => self.counts.sum(now).1 >= n,
-            Budget::Ratio { ratio, min_sample, .. } => {
+            FailureBudget::Consecutive(n) => self.failures_in_row >= n,
+            FailureBudget::Window { n, .. } => self.counts.sum(now).1 >= n,
+            FailureBudget::Ratio { ratio, min_sample, .. } => {
                 let (good, bad) = self.counts.sum(now);
                 good + bad >= min_sample && f64::from(bad) >= ratio * f64::from(good + bad)
             }
@@ -366,10 +366,10 @@ impl LoopHealth {
     }
 }
 
-fn empty_counts(budget: &Budget) -> SlidingCounts {
+fn empty_counts(budget: &FailureBudget) -> SlidingCounts {
     SlidingCounts::new(match budget {
-        Budget::Consecutive(_) => Duration::ZERO,
-        Budget::Window { within, .. } | Budget::Ratio { within, .. } => *within,
+        FailureBudget::Consecutive(_) => Duration::ZERO,
+        FailureBudget::Window { within, .. } | FailureBudget::Ratio { within, .. } => *within,
     })
 }
 

@@ -101,13 +101,13 @@ pub const fn sheds(level: OverloadLevel, class: LoadClass) -> bool {
 
 /// The values at which an input turns busy, stressed and overloaded.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Limits {
+pub struct LoadLimits {
     pub busy: f64,
     pub stressed: f64,
     pub overloaded: f64,
 }
 
-impl Limits {
+impl LoadLimits {
     fn level(&self, value: f64) -> OverloadLevel {
         if value >= self.overloaded {
             OverloadLevel::Overloaded
@@ -124,12 +124,12 @@ impl Limits {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct OverloadRule {
     /// Rise of the quick mean over the slow average; 0.2 is +20 %.
-    pub rise: Limits,
+    pub rise: LoadLimits,
     /// A quick mean below this is no overload, however it compares: a commit that takes 10 ms
     /// instead of 5 has company, or a disk with other work to do, and is no reason to turn anybody away.
     pub rise_from: Duration,
-    pub latency_ms: Limits,
-    pub resource_percent: Limits,
+    pub latency_ms: LoadLimits,
+    pub resource_percent: LoadLimits,
     pub better_samples: u8,
     pub decay_every: Duration,
 }
@@ -137,10 +137,10 @@ pub struct OverloadRule {
 impl Default for OverloadRule {
     fn default() -> Self {
         Self {
-            rise: Limits { busy: 0.2, stressed: 0.5, overloaded: 1.0 },
+            rise: LoadLimits { busy: 0.2, stressed: 0.5, overloaded: 1.0 },
             rise_from: Duration::from_millis(100),
-            latency_ms: Limits { busy: 200.0, stressed: 500.0, overloaded: 2000.0 },
-            resource_percent: Limits { busy: 70.0, stressed: 85.0, overloaded: 95.0 },
+            latency_ms: LoadLimits { busy: 200.0, stressed: 500.0, overloaded: 2000.0 },
+            resource_percent: LoadLimits { busy: 70.0, stressed: 85.0, overloaded: 95.0 },
             better_samples: 2,
             decay_every: Duration::from_secs(10),
         }

@@ -20,7 +20,7 @@
 //! How long a rate of zero may last is the attempts' own matter: each has its job's `stuck_after`, and none is taken for
 //! stuck, nor its worker because of it, before that is over. Where everything fails it is the rule's `stuck_after`.
 
-use super::signal::Progress;
+use super::signal::ProgressSignal;
 use super::window::{SlidingCounts, in_window};
 use crate::time::Awake;
 use core::time::Duration;
@@ -95,7 +95,7 @@ impl ProgressReason {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProgressVerdict {
-    pub progress: Progress,
+    pub progress: ProgressSignal,
     pub reason: ProgressReason,
     /// The instant when the same sample turns stuck by time alone.
     pub changes_at: Option<Awake>,
@@ -148,14 +148,14 @@ pub fn worker(rule: &ProgressRule, now: Awake, s: &WorkerSample) -> ProgressVerd
     let done = u64::from(s.succeeded) + u64::from(s.moving);
     let undone = u64::from(s.failed) + u64::from(s.unmoving);
     if done + undone == 0 {
-        return steady(Progress::Idle, ProgressReason::NothingToCount);
+        return steady(ProgressSignal::Idle, ProgressReason::NothingToCount);
     }
     if done > 0 {
         let rated = rated(rule, done, undone);
         let says_little = s.unmoving == 0 && done + undone < u64::from(rule.min_samples);
         return match rated.progress {
-            Progress::Slow | Progress::Degraded if says_little => {
-                steady(Progress::Normal, ProgressReason::TooFewSamples)
+            ProgressSignal::Slow | ProgressSignal::Degraded if says_little => {
+                steady(ProgressSignal::Normal, ProgressReason::TooFewSamples)
             }
             _ => rated,
         };
@@ -165,7 +165,7 @@ pub fn worker(rule: &ProgressRule, now: Awake, s: &WorkerSample) -> ProgressVerd
         return zero(now, ProgressReason::NoForwardStep, stuck_at);
     }
     if s.failed < rule.min_failures || s.failed_jobs < rule.min_failed_jobs {
-        return steady(Progress::Idle, ProgressReason::TooFewFailures);
+        return steady(ProgressSignal::Idle, ProgressReason::TooFewFailures);
     }
     zero(now, ProgressReason::OnlyFailures, s.since().map(|since| since + rule.stuck_after))
 }
@@ -183,7 +183,7 @@ pub struct FlowSample {
 
 pub fn flow(rule: &ProgressRule, now: Awake, s: &FlowSample) -> ProgressVerdict {
     match (s.done, s.demand) {
-        (0, 0) => steady(Progress::Idle, ProgressReason::NothingToCount),
+        (0, 0) => steady(ProgressSignal::Idle, ProgressReason::NothingToCount),
         (0, _) => {
             let since = s.last_done.max(s.demand_since);
             zero(now, ProgressReason::DemandNotServed, since.map(|since| since + rule.stuck_after))
@@ -196,23 +196,23 @@ pub fn flow(rule: &ProgressRule, now: Awake, s: &FlowSample) -> ProgressVerdict 
 fn rated(rule: &ProgressRule, done: u64, undone: u64) -> ProgressVerdict {
     let rate = done as f64 / (done as f64 + undone as f64);
     if rate >= rule.normal_at * rule.expected {
-        steady(Progress::Normal, ProgressReason::RateAsExpected)
+        steady(ProgressSignal::Normal, ProgressReason::RateAsExpected)
     } else if rate >= rule.slow_at * rule.expected {
-        steady(Progress::Slow, ProgressReason::RateBelowExpected)
+        steady(ProgressSignal::Slow, ProgressReason::RateBelowExpected)
     } else {
-        steady(Progress::Degraded, ProgressReason::RateFarBelowExpected)
+        steady(ProgressSignal::Degraded, ProgressReason::RateFarBelowExpected)
     }
 }
 
 /// Nothing gets done: degraded, and stuck when that has lasted. Without an instant to count from it stays degraded.
 fn zero(now: Awake, reason: ProgressReason, stuck_at: Option<Awake>) -> ProgressVerdict {
     match stuck_at {
-        Some(stuck_at) if stuck_at <= now => steady(Progress::Stuck, reason),
-        changes_at => ProgressVerdict { progress: Progress::Degraded, reason, changes_at },
+        Some(stuck_at) if stuck_at <= now => steady(ProgressSignal::Stuck, reason),
+        changes_at => ProgressVerdict { progress: ProgressSignal::Degraded, reason, changes_at },
     }
 }
 
-const fn steady(progress: Progress, reason: ProgressReason) -> ProgressVerdict {
+const fn steady(progress: ProgressSignal, reason: ProgressReason) -> ProgressVerdict {
     ProgressVerdict { progress, reason, changes_at: None }
 }
 
@@ -302,8 +302,8 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Progress::*;
     use ProgressReason::*;
+    use ProgressSignal::*;
 
     fn s(seconds: u64) -> Awake {
         Awake::from_ms(seconds * 1000)

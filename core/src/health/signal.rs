@@ -2,7 +2,7 @@
 
 /// The work that a node got done lately, compared with the work that it had to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Progress {
+pub enum ProgressSignal {
     /// Nothing to do. Never "something to do, and nothing done".
     Idle,
     Normal,
@@ -11,7 +11,7 @@ pub enum Progress {
     Stuck,
 }
 
-impl Progress {
+impl ProgressSignal {
     pub const ALL: [Self; 5] = [Self::Idle, Self::Normal, Self::Slow, Self::Degraded, Self::Stuck];
 
     pub const fn code(self) -> &'static str {
@@ -33,5 +33,5 @@ pub struct Signals {
     /// The node can take new work.
     pub ready: bool,
     /// The node gets done what it took.
-    pub progress: Progress,
+    pub progress: ProgressSignal,
 }

@@ -14,7 +14,7 @@
 use super::liveness::NotLive;
 use super::overload::OverloadLevel;
 use super::progress::{ProgressReason, ProgressVerdict};
-use super::signal::{Progress, Signals};
+use super::signal::{ProgressSignal, Signals};
 use crate::time::{Awake, Mono};
 use core::time::Duration;
 
@@ -47,11 +47,11 @@ pub enum Action {
 pub const fn verdict(signals: Signals) -> Verdict {
     match signals {
         Signals { live: false, .. } => Verdict::Suspect,
-        Signals { progress: Progress::Stuck, .. } => Verdict::Stuck,
-        Signals { ready: true, progress: Progress::Idle | Progress::Normal, .. } => Verdict::Healthy,
-        Signals { ready: false, progress: Progress::Idle | Progress::Normal, .. } => Verdict::Busy,
-        Signals { ready: true, progress: Progress::Slow | Progress::Degraded, .. } => Verdict::Slow,
-        Signals { ready: false, progress: Progress::Slow | Progress::Degraded, .. } => Verdict::Degraded,
+        Signals { progress: ProgressSignal::Stuck, .. } => Verdict::Stuck,
+        Signals { ready: true, progress: ProgressSignal::Idle | ProgressSignal::Normal, .. } => Verdict::Healthy,
+        Signals { ready: false, progress: ProgressSignal::Idle | ProgressSignal::Normal, .. } => Verdict::Busy,
+        Signals { ready: true, progress: ProgressSignal::Slow | ProgressSignal::Degraded, .. } => Verdict::Slow,
+        Signals { ready: false, progress: ProgressSignal::Slow | ProgressSignal::Degraded, .. } => Verdict::Degraded,
     }
 }
 
@@ -170,13 +170,13 @@ pub const fn gate_ready(reachable_datacenters: usize, overload: OverloadLevel) -
 
 /// The reason of the signal that decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Reason {
+pub enum VerdictReason {
     NotLive(NotLive),
     NotReady(NotReady),
     Progress(ProgressReason),
 }
 
-impl Reason {
+impl VerdictReason {
     pub const fn code(self) -> &'static str {
         match self {
             Self::NotLive(reason) => reason.code(),
@@ -190,7 +190,7 @@ impl Reason {
 pub struct Judgement {
     pub signals: Signals,
     pub verdict: Verdict,
-    pub reason: Reason,
+    pub reason: VerdictReason,
 }
 
 /// The verdict, with the reason of the signal that decided. Where readiness and progress are both bad, progress is named:
@@ -199,9 +199,9 @@ pub fn judge(live: Result<(), NotLive>, ready: Result<(), NotReady>, progress: &
     let signals = Signals { live: live.is_ok(), ready: ready.is_ok(), progress: progress.progress };
     let verdict = verdict(signals);
     let reason = match (live, ready) {
-        (Err(reason), _) => Reason::NotLive(reason),
-        (Ok(()), Err(reason)) if verdict == Verdict::Busy => Reason::NotReady(reason),
-        _ => Reason::Progress(progress.reason),
+        (Err(reason), _) => VerdictReason::NotLive(reason),
+        (Ok(()), Err(reason)) if verdict == Verdict::Busy => VerdictReason::NotReady(reason),
+        _ => VerdictReason::Progress(progress.reason),
     };
     Judgement { signals, verdict, reason }
 }
@@ -257,45 +257,45 @@ pub const fn may_stand_for_election(signals: Signals) -> bool {
 mod tests {
     use super::*;
 
-    const fn signals(live: bool, ready: bool, progress: Progress) -> Signals {
+    const fn signals(live: bool, ready: bool, progress: ProgressSignal) -> Signals {
         Signals { live, ready, progress }
     }
 
     #[test]
     fn the_whole_matrix() {
         use Action::*;
-        use Progress::{Idle, Normal};
+        use ProgressSignal::{Idle, Normal};
         use Verdict::*;
         const YES: bool = true;
         const NO: bool = false;
         let table = [
             (YES, YES, Idle, Healthy, Route),
             (YES, YES, Normal, Healthy, Route),
-            (YES, YES, Progress::Slow, Slow, Investigate),
-            (YES, YES, Progress::Degraded, Slow, Investigate),
-            (YES, YES, Progress::Stuck, Stuck, Drain),
+            (YES, YES, ProgressSignal::Slow, Slow, Investigate),
+            (YES, YES, ProgressSignal::Degraded, Slow, Investigate),
+            (YES, YES, ProgressSignal::Stuck, Stuck, Drain),
             (YES, NO, Idle, Busy, Drain),
             (YES, NO, Normal, Busy, Drain),
-            (YES, NO, Progress::Slow, Degraded, Drain),
-            (YES, NO, Progress::Degraded, Degraded, Drain),
-            (YES, NO, Progress::Stuck, Stuck, Drain),
+            (YES, NO, ProgressSignal::Slow, Degraded, Drain),
+            (YES, NO, ProgressSignal::Degraded, Degraded, Drain),
+            (YES, NO, ProgressSignal::Stuck, Stuck, Drain),
             (NO, YES, Idle, Suspect, Evict),
             (NO, YES, Normal, Suspect, Evict),
-            (NO, YES, Progress::Slow, Suspect, Evict),
-            (NO, YES, Progress::Degraded, Suspect, Evict),
-            (NO, YES, Progress::Stuck, Suspect, Evict),
+            (NO, YES, ProgressSignal::Slow, Suspect, Evict),
+            (NO, YES, ProgressSignal::Degraded, Suspect, Evict),
+            (NO, YES, ProgressSignal::Stuck, Suspect, Evict),
             (NO, NO, Idle, Suspect, Evict),
             (NO, NO, Normal, Suspect, Evict),
-            (NO, NO, Progress::Slow, Suspect, Evict),
-            (NO, NO, Progress::Degraded, Suspect, Evict),
-            (NO, NO, Progress::Stuck, Suspect, Evict),
+            (NO, NO, ProgressSignal::Slow, Suspect, Evict),
+            (NO, NO, ProgressSignal::Degraded, Suspect, Evict),
+            (NO, NO, ProgressSignal::Stuck, Suspect, Evict),
         ];
         for (live, ready, progress, expected, action) in table {
             let signals = signals(live, ready, progress);
             assert_eq!((verdict(signals), expected.action()), (expected, action), "{signals:?}");
         }
         for (live, ready) in [(YES, YES), (YES, NO), (NO, YES), (NO, NO)] {
-            for progress in Progress::ALL {
+            for progress in ProgressSignal::ALL {
                 let rows = table.iter().filter(|row| (row.0, row.1, row.2) == (live, ready, progress)).count();
                 assert_eq!(rows, 1, "{live} {ready} {progress:?}");
             }
@@ -309,13 +309,13 @@ mod tests {
         use ProgressReason::*;
         // live, ready, progress -> verdict, reason
         let table = [
-            (Ok(()), Ok(()), (Progress::Normal, RateAsExpected), "healthy", "rate_as_expected"),
-            (Ok(()), Ok(()), (Progress::Idle, NothingToCount), "healthy", "nothing_to_count"),
-            (Ok(()), Err(NoFreeSlot), (Progress::Normal, RateAsExpected), "busy", "no_free_slot"),
-            (Ok(()), Ok(()), (Progress::Slow, RateBelowExpected), "slow", "rate_below_expected"),
-            (Ok(()), Err(NoFreeSlot), (Progress::Slow, RateBelowExpected), "degraded", "rate_below_expected"),
-            (Ok(()), Err(NoFreeSlot), (Progress::Stuck, NoForwardStep), "stuck", "no_forward_step"),
-            (Err(Silent), Err(NoFreeSlot), (Progress::Stuck, OnlyFailures), "suspect", "silent"),
+            (Ok(()), Ok(()), (ProgressSignal::Normal, RateAsExpected), "healthy", "rate_as_expected"),
+            (Ok(()), Ok(()), (ProgressSignal::Idle, NothingToCount), "healthy", "nothing_to_count"),
+            (Ok(()), Err(NoFreeSlot), (ProgressSignal::Normal, RateAsExpected), "busy", "no_free_slot"),
+            (Ok(()), Ok(()), (ProgressSignal::Slow, RateBelowExpected), "slow", "rate_below_expected"),
+            (Ok(()), Err(NoFreeSlot), (ProgressSignal::Slow, RateBelowExpected), "degraded", "rate_below_expected"),
+            (Ok(()), Err(NoFreeSlot), (ProgressSignal::Stuck, NoForwardStep), "stuck", "no_forward_step"),
+            (Err(Silent), Err(NoFreeSlot), (ProgressSignal::Stuck, OnlyFailures), "suspect", "silent"),
         ];
         for (live, ready, (progress, reason), verdict, code) in table {
             let judged = judge(live, ready, &ProgressVerdict { progress, reason, changes_at: None });
@@ -397,8 +397,8 @@ mod tests {
     fn only_a_healthy_gate_stands() {
         for live in [true, false] {
             for ready in [true, false] {
-                for progress in Progress::ALL {
-                    let stands = live && ready && matches!(progress, Progress::Idle | Progress::Normal);
+                for progress in ProgressSignal::ALL {
+                    let stands = live && ready && matches!(progress, ProgressSignal::Idle | ProgressSignal::Normal);
                     assert_eq!(
                         may_stand_for_election(signals(live, ready, progress)),
                         stands,

@@ -86,11 +86,11 @@ impl Draft {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invalid {
     pub field: &'static str,
-    pub problem: Problem,
+    pub problem: DraftProblem,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Problem {
+pub enum DraftProblem {
     NotAName,
     OutOfRange {
         value: i64,
@@ -120,9 +120,9 @@ impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}` ", self.field)?;
         match &self.problem {
-            Problem::NotAName => write!(f, "must be 1 to {MAX_NAME_BYTES} bytes without control characters"),
-            Problem::OutOfRange { value, min, max } => write!(f, "is {value}; it must be from {min} to {max}"),
-            Problem::SpanOutOfRange { value, min, max } => {
+            DraftProblem::NotAName => write!(f, "must be 1 to {MAX_NAME_BYTES} bytes without control characters"),
+            DraftProblem::OutOfRange { value, min, max } => write!(f, "is {value}; it must be from {min} to {max}"),
+            DraftProblem::SpanOutOfRange { value, min, max } => {
                 write!(
                     f,
                     "is {}s; it must be from {}s to {}s",
@@ -131,19 +131,23 @@ impl fmt::Display for Invalid {
                     max.as_secs_f64()
                 )
             }
-            Problem::NoWorkflows => write!(f, "is empty; a job has at least one workflow"),
-            Problem::NameMissing => write!(f, "must be given for every workflow of a job that has several"),
-            Problem::NameTwice(name) => write!(f, "`{name}` is given to two workflows; names are unique within a job"),
-            Problem::UnknownName(name) => write!(f, "names `{name}`, and no workflow of this job is called that"),
-            Problem::Cycle(name) => write!(f, "leads from `{name}` back to itself; dependencies cannot form a cycle"),
-            Problem::Both(other) => write!(f, "and `{other}` exclude each other; give one of them"),
-            Problem::TooMany(met) => write!(f, "is too much: {met}"),
-            Problem::KeyTwice(key) => write!(f, "names the key `{key}` twice"),
-            Problem::NamedTwice(name) => write!(f, "names `{name}` twice; a job runs once in each of them"),
-            Problem::NotInSchedule => {
+            DraftProblem::NoWorkflows => write!(f, "is empty; a job has at least one workflow"),
+            DraftProblem::NameMissing => write!(f, "must be given for every workflow of a job that has several"),
+            DraftProblem::NameTwice(name) => {
+                write!(f, "`{name}` is given to two workflows; names are unique within a job")
+            }
+            DraftProblem::UnknownName(name) => write!(f, "names `{name}`, and no workflow of this job is called that"),
+            DraftProblem::Cycle(name) => {
+                write!(f, "leads from `{name}` back to itself; dependencies cannot form a cycle")
+            }
+            DraftProblem::Both(other) => write!(f, "and `{other}` exclude each other; give one of them"),
+            DraftProblem::TooMany(met) => write!(f, "is too much: {met}"),
+            DraftProblem::KeyTwice(key) => write!(f, "names the key `{key}` twice"),
+            DraftProblem::NamedTwice(name) => write!(f, "names `{name}` twice; a job runs once in each of them"),
+            DraftProblem::NotInSchedule => {
                 write!(f, "cannot be given to the job of a schedule: every due instant starts a job of its own")
             }
-            Problem::OrderedOverOne(max) => {
+            DraftProblem::OrderedOverOne(max) => {
                 write!(f, "needs a `max` of 1, and it is {max}; workflows that run side by side have no order")
             }
         }
@@ -177,7 +181,7 @@ pub fn check(draft: Draft, limits: &Limits, defaults: &JobDefaults) -> Result<Jo
     let stuck_after = span("stuck_after_s", draft.stuck_after.unwrap_or(defaults.stuck_after), ONE_MS)?;
     let max_extension = span("max_extension_s", draft.max_extension.unwrap_or(timeout), Duration::ZERO)?;
     let start = match (draft.delay, draft.run_at) {
-        (Some(_), Some(_)) => return Err(Invalid { field: "delay_s", problem: Problem::Both("run_at") }),
+        (Some(_), Some(_)) => return Err(Invalid { field: "delay_s", problem: DraftProblem::Both("run_at") }),
         (Some(delay), None) if delay.is_zero() => Start::AtOnce,
         (Some(delay), None) => Start::After(span("delay_s", delay, Duration::ZERO)?),
         (None, Some(at)) => Start::At(at),
@@ -187,7 +191,7 @@ pub fn check(draft: Draft, limits: &Limits, defaults: &JobDefaults) -> Result<Jo
         let (min, max) = (i64::from(*PRIORITIES.start()), i64::from(*PRIORITIES.end()));
         return Err(Invalid {
             field: "priority",
-            problem: Problem::OutOfRange { value: i64::from(draft.priority), min, max },
+            problem: DraftProblem::OutOfRange { value: i64::from(draft.priority), min, max },
         });
     }
     let keys = Keys {
@@ -228,24 +232,24 @@ pub fn check(draft: Draft, limits: &Limits, defaults: &JobDefaults) -> Result<Jo
 const ONE_MS: Duration = Duration::from_millis(1);
 
 fn name(field: &'static str, text: Arc<str>) -> Result<Name, Invalid> {
-    Name::new(text).ok_or(Invalid { field, problem: Problem::NotAName })
+    Name::new(text).ok_or(Invalid { field, problem: DraftProblem::NotAName })
 }
 
 fn span(field: &'static str, value: Duration, min: Duration) -> Result<Duration, Invalid> {
     if value < min || value > MAX_SPAN {
-        return Err(Invalid { field, problem: Problem::SpanOutOfRange { value, min, max: MAX_SPAN } });
+        return Err(Invalid { field, problem: DraftProblem::SpanOutOfRange { value, min, max: MAX_SPAN } });
     }
     Ok(value)
 }
 
 fn within(field: &'static str, limits: &Limits, limit: Limit, count: usize) -> Result<(), Invalid> {
-    limits.check(limit, count).map_err(|met| Invalid { field, problem: Problem::TooMany(met) })
+    limits.check(limit, count).map_err(|met| Invalid { field, problem: DraftProblem::TooMany(met) })
 }
 
 fn check_retry(retry: Retry) -> Result<Retry, Invalid> {
     if retry.max_attempts == 0 || retry.max_attempts > MAX_ATTEMPTS {
         let value = i64::from(retry.max_attempts);
-        let problem = Problem::OutOfRange { value, min: 1, max: i64::from(MAX_ATTEMPTS) };
+        let problem = DraftProblem::OutOfRange { value, min: 1, max: i64::from(MAX_ATTEMPTS) };
         return Err(Invalid { field: "retry.max_attempts", problem });
     }
     span("retry.base_s", retry.base, Duration::ZERO)?;
@@ -267,7 +271,7 @@ fn check_names(
 fn check_datacenters(texts: Vec<Arc<str>>, limits: &Limits) -> Result<Box<[Name]>, Invalid> {
     let names = check_names("datacenters", texts, Limit::DatacentersPerJob, limits)?;
     match names.iter().enumerate().find(|(place, name)| names[..*place].contains(*name)) {
-        Some((_, twice)) => Err(Invalid { field: "datacenters", problem: Problem::NamedTwice(twice.clone()) }),
+        Some((_, twice)) => Err(Invalid { field: "datacenters", problem: DraftProblem::NamedTwice(twice.clone()) }),
         None => Ok(names),
     }
 }
@@ -287,14 +291,14 @@ fn check_limits(drafts: Vec<LimitDraft>, limits: &Limits) -> Result<Arc<[Concurr
     for LimitDraft { key, max, ordered } in drafts {
         let key = name("limits.key", key)?;
         if max == 0 {
-            let problem = Problem::OutOfRange { value: 0, min: 1, max: i64::from(u32::MAX) };
+            let problem = DraftProblem::OutOfRange { value: 0, min: 1, max: i64::from(u32::MAX) };
             return Err(Invalid { field: "limits.max", problem });
         }
         if ordered && max > 1 {
-            return Err(Invalid { field: "limits.ordered", problem: Problem::OrderedOverOne(max) });
+            return Err(Invalid { field: "limits.ordered", problem: DraftProblem::OrderedOverOne(max) });
         }
         if checked.iter().any(|limit| limit.key == key) {
-            return Err(Invalid { field: "limits", problem: Problem::KeyTwice(key) });
+            return Err(Invalid { field: "limits", problem: DraftProblem::KeyTwice(key) });
         }
         checked.push(ConcurrencyLimit { key, max, ordered });
     }
@@ -303,7 +307,7 @@ fn check_limits(drafts: Vec<LimitDraft>, limits: &Limits) -> Result<Arc<[Concurr
 
 fn check_workflows(drafts: Vec<WorkflowDraft>, limits: &Limits) -> Result<Workflows, Invalid> {
     if drafts.is_empty() {
-        return Err(Invalid { field: "workflows", problem: Problem::NoWorkflows });
+        return Err(Invalid { field: "workflows", problem: DraftProblem::NoWorkflows });
     }
     within("workflows", limits, Limit::WorkflowsPerJob, drafts.len().min(limits.workflows_per_job + 1))?;
     within("after", limits, Limit::DependenciesPerJob, drafts.iter().map(|draft| draft.after.len()).sum())?;
@@ -312,11 +316,11 @@ fn check_workflows(drafts: Vec<WorkflowDraft>, limits: &Limits) -> Result<Workfl
     if !alone || !drafts[0].after.is_empty() {
         for (index, draft) in drafts.iter().enumerate() {
             let Some(text) = &draft.name else {
-                return Err(Invalid { field: "workflows.name", problem: Problem::NameMissing });
+                return Err(Invalid { field: "workflows.name", problem: DraftProblem::NameMissing });
             };
             if index_of.insert(text.clone(), index as u16).is_some() {
                 let twice = name("workflows.name", text.clone())?;
-                return Err(Invalid { field: "workflows.name", problem: Problem::NameTwice(twice) });
+                return Err(Invalid { field: "workflows.name", problem: DraftProblem::NameTwice(twice) });
             }
         }
     }
@@ -343,7 +347,7 @@ fn check_workflow(
     for text in draft.after {
         match index_of.get(&text) {
             Some(index) => after.push(*index),
-            None => return Err(Invalid { field: "after", problem: Problem::UnknownName((&*text).into()) }),
+            None => return Err(Invalid { field: "after", problem: DraftProblem::UnknownName((&*text).into()) }),
         }
     }
     after.sort_unstable();
@@ -385,7 +389,7 @@ fn refuse_cycles(workflows: &[WorkflowSpec]) -> Result<(), Invalid> {
         let before = workflows[at].after.iter().find(|before| open[usize::from(**before)] > 0);
         at = usize::from(*before.expect("a workflow with open predecessors has one that is open itself"));
     }
-    Err(Invalid { field: "after", problem: Problem::Cycle(workflows[at].name.clone()) })
+    Err(Invalid { field: "after", problem: DraftProblem::Cycle(workflows[at].name.clone()) })
 }
 
 #[cfg(test)]

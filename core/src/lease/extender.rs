@@ -104,7 +104,7 @@ pub struct Extender {
     phase: Phase,
     /// Failures of the renewal that is being tried.
     failures: u32,
-    lost: Option<Lost>,
+    lost: Option<LeaseLoss>,
     detached: bool,
 }
 
@@ -123,7 +123,7 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Lost {
+struct LeaseLoss {
     at: Mono,
     why: LossReason,
     said: bool,
@@ -219,7 +219,7 @@ impl Extender {
             return None;
         }
         match &mut self.lost {
-            Some(Lost { said: true, .. }) => None,
+            Some(LeaseLoss { said: true, .. }) => None,
             Some(lost) => {
                 lost.said = true;
                 Some(ExtenderAction::Lost { why: lost.why, policy: self.policy })
@@ -312,7 +312,7 @@ impl Extender {
     }
 
     fn lose(&mut self, at: Mono, why: LossReason) {
-        self.lost = Some(Lost { at, why, said: false });
+        self.lost = Some(LeaseLoss { at, why, said: false });
         self.phase = Phase::Resting;
     }
 

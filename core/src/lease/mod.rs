@@ -52,12 +52,12 @@ impl LeaseRule {
         let fields = [("initial", self.initial), ("extension", self.extension), ("interval", self.interval)];
         for (field, value) in fields {
             if span_ms(value) == 0 {
-                return error(field, value, Allowed::AtLeast(Duration::from_millis(1)));
+                return error(field, value, AllowedRange::AtLeast(Duration::from_millis(1)));
             }
         }
         let most = self.initial.min(self.extension) / 3;
         if self.interval > most {
-            return error("interval", self.interval, Allowed::AThirdOfTheLease(most));
+            return error("interval", self.interval, AllowedRange::AThirdOfTheLease(most));
         }
         Ok(CheckedLeaseRule(self))
     }
@@ -78,16 +78,16 @@ impl CheckedLeaseRule {
 pub struct LeaseRuleError {
     pub field: &'static str,
     pub value: Duration,
-    pub allowed: Allowed,
+    pub allowed: AllowedRange,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Allowed {
+pub enum AllowedRange {
     AtLeast(Duration),
     AThirdOfTheLease(Duration),
 }
 
-impl fmt::Display for Allowed {
+impl fmt::Display for AllowedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AtLeast(least) => write!(f, "at least {least:?}"),

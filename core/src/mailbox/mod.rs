@@ -20,7 +20,7 @@
 
 mod stock;
 
-pub use stock::DeadLetter;
+pub use stock::DeadMessage;
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use crate::lease;
 use crate::time::Awake;
-use stock::{Place, Stock};
+use stock::{MessagePlace, Stock};
 
 /// The number of settled receipts that are remembered, so that repeating an accepted end answers the same again.
 const REMEMBERED_ENDS: usize = 4_096;
@@ -121,7 +121,7 @@ pub struct MailboxDepth {
 }
 
 #[derive(Clone, Debug)]
-pub struct Mailbox<M> {
+pub struct MailboxMachine<M> {
     rule: MailboxRule,
     stock: Stock<M>,
     /// Raised by every hand-out of any message.
@@ -130,7 +130,7 @@ pub struct Mailbox<M> {
     ended: BTreeMap<u64, (MessageNumber, MessageEnd)>,
 }
 
-impl<M: Clone> Mailbox<M> {
+impl<M: Clone> MailboxMachine<M> {
     pub fn new(rule: MailboxRule) -> Self {
         Self { rule, stock: Stock::default(), fence: 0, ended: BTreeMap::new() }
     }
@@ -173,13 +173,13 @@ impl<M: Clone> Mailbox<M> {
         self.stock.advance(now);
         let longest_hold = self.rule.longest_hold;
         let entry = self.stock.get(proof.message).ok_or(Stale)?;
-        let Place::Held { since, until } = entry.place else { return Err(Stale) };
+        let MessagePlace::Held { since, until } = entry.place else { return Err(Stale) };
         if entry.fence != proof.fence {
             return Err(Stale);
         }
         let asked = lease::extend(until, now, extension);
         let end = longest_hold.map_or(asked, |longest| asked.min((since + longest).max(until)));
-        self.stock.put(proof.message, Place::Held { since, until: end });
+        self.stock.put(proof.message, MessagePlace::Held { since, until: end });
         Ok(end.since(now))
     }
 
@@ -216,7 +216,7 @@ impl<M: Clone> Mailbox<M> {
     }
 
     /// The oldest dead letters.
-    pub fn dead(&self) -> impl Iterator<Item = &DeadLetter<M>> {
+    pub fn dead(&self) -> impl Iterator<Item = &DeadMessage<M>> {
         self.stock.dead()
     }
 

@@ -8,16 +8,16 @@ use super::{MailboxDepth, MessageNumber};
 use crate::time::Awake;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum MessagePlace {
     Ready,
     Delayed { until: Awake },
     Held { since: Awake, until: Awake },
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry<M> {
+pub(super) struct StockEntry<M> {
     pub(super) content: M,
-    pub(super) place: Place,
+    pub(super) place: MessagePlace,
     /// Counted hand-outs.
     pub(super) deliveries: u32,
     /// The fence of the newest hand-out; 0 before the first, and once that one was settled.
@@ -29,7 +29,7 @@ pub(super) struct Entry<M> {
 
 /// A message that no delivery could finish.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeadLetter<M> {
+pub struct DeadMessage<M> {
     pub number: MessageNumber,
     pub content: M,
     pub deliveries: u32,
@@ -39,13 +39,13 @@ pub struct DeadLetter<M> {
 
 #[derive(Clone, Debug)]
 pub(super) struct Stock<M> {
-    entries: BTreeMap<MessageNumber, Entry<M>>,
+    entries: BTreeMap<MessageNumber, StockEntry<M>>,
     /// Ready and first of their group, in the order in which they are handed out.
     ready: BTreeSet<(u64, MessageNumber)>,
     /// Delayed or held, by the instant at which that ends.
     timed: BTreeSet<(Awake, MessageNumber)>,
     groups: BTreeMap<Arc<str>, VecDeque<MessageNumber>>,
-    dead: VecDeque<DeadLetter<M>>,
+    dead: VecDeque<DeadMessage<M>>,
     held: usize,
     next: u64,
 }
@@ -81,11 +81,12 @@ impl<M> Stock<M> {
         if let Some(group) = &group {
             self.groups.entry(group.clone()).or_default().push_back(number);
         }
-        self.entries.insert(number, Entry { content, place: Place::Ready, deliveries: 0, fence: 0, group, order });
+        self.entries
+            .insert(number, StockEntry { content, place: MessagePlace::Ready, deliveries: 0, fence: 0, group, order });
         self.list_if_first(number);
     }
 
-    pub(super) fn get(&self, number: MessageNumber) -> Option<&Entry<M>> {
+    pub(super) fn get(&self, number: MessageNumber) -> Option<&StockEntry<M>> {
         self.entries.get(&number)
     }
 
@@ -99,12 +100,18 @@ impl<M> Stock<M> {
             if until > now {
                 break;
             }
-            self.put(number, Place::Ready);
+            self.put(number, MessagePlace::Ready);
         }
     }
 
-    pub(super) fn hand_out(&mut self, number: MessageNumber, fence: u64, now: Awake, lease: Duration) -> &Entry<M> {
-        self.put(number, Place::Held { since: now, until: now + lease });
+    pub(super) fn hand_out(
+        &mut self,
+        number: MessageNumber,
+        fence: u64,
+        now: Awake,
+        lease: Duration,
+    ) -> &StockEntry<M> {
+        self.put(number, MessagePlace::Held { since: now, until: now + lease });
         let entry = self.entries.get_mut(&number).expect("put found it");
         entry.fence = fence;
         entry.deliveries += 1;
@@ -116,28 +123,28 @@ impl<M> Stock<M> {
         let entry = self.entries.get_mut(&number).expect("the caller found it");
         entry.fence = 0;
         entry.deliveries -= u32::from(uncounted);
-        self.put(number, Place::Delayed { until });
+        self.put(number, MessagePlace::Delayed { until });
     }
 
     /// Moves a message to another place, and keeps the indexes true.
-    pub(super) fn put(&mut self, number: MessageNumber, place: Place) {
+    pub(super) fn put(&mut self, number: MessageNumber, place: MessagePlace) {
         self.unlist(number);
         let entry = self.entries.get_mut(&number).expect("it is in stock");
         entry.place = place;
         match place {
-            Place::Held { until, .. } => {
+            MessagePlace::Held { until, .. } => {
                 self.held += 1;
                 self.timed.insert((until, number));
             }
-            Place::Delayed { until } => {
+            MessagePlace::Delayed { until } => {
                 self.timed.insert((until, number));
             }
-            Place::Ready => self.list_if_first(number),
+            MessagePlace::Ready => self.list_if_first(number),
         }
     }
 
     /// Takes a message out of stock; the next of its group comes forward.
-    fn take(&mut self, number: MessageNumber) -> Entry<M> {
+    fn take(&mut self, number: MessageNumber) -> StockEntry<M> {
         self.unlist(number);
         let entry = self.entries.remove(&number).expect("it is in stock");
         if let Some(name) = &entry.group {
@@ -159,8 +166,8 @@ impl<M> Stock<M> {
     }
 
     pub(super) fn bury(&mut self, number: MessageNumber, why: String) {
-        let Entry { content, deliveries, group, .. } = self.take(number);
-        self.dead.push_back(DeadLetter { number, content, deliveries, why, group });
+        let StockEntry { content, deliveries, group, .. } = self.take(number);
+        self.dead.push_back(DeadMessage { number, content, deliveries, why, group });
     }
 
     pub(super) fn replay(&mut self, max: usize) -> usize {
@@ -172,7 +179,7 @@ impl<M> Stock<M> {
         count
     }
 
-    pub(super) fn dead(&self) -> impl Iterator<Item = &DeadLetter<M>> {
+    pub(super) fn dead(&self) -> impl Iterator<Item = &DeadMessage<M>> {
         self.dead.iter()
     }
 
@@ -188,13 +195,13 @@ impl<M> Stock<M> {
         let entry = &self.entries[&number];
         match entry.place {
             // A message that is not the first of its group is not listed.
-            Place::Ready => {
+            MessagePlace::Ready => {
                 self.ready.remove(&(entry.order, number));
             }
-            Place::Delayed { until } => {
+            MessagePlace::Delayed { until } => {
                 self.timed.remove(&(until, number));
             }
-            Place::Held { until, .. } => {
+            MessagePlace::Held { until, .. } => {
                 self.held -= 1;
                 self.timed.remove(&(until, number));
             }
@@ -204,7 +211,7 @@ impl<M> Stock<M> {
     fn list_if_first(&mut self, number: MessageNumber) {
         let entry = &self.entries[&number];
         let is_first = entry.group.as_ref().is_none_or(|group| self.groups[group].front() == Some(&number));
-        if is_first && entry.place == Place::Ready {
+        if is_first && entry.place == MessagePlace::Ready {
             self.ready.insert((entry.order, number));
         }
     }

@@ -15,11 +15,11 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn mailbox() -> Mailbox<&'static str> {
-    Mailbox::new(MailboxRule::default())
+fn mailbox() -> MailboxMachine<&'static str> {
+    MailboxMachine::new(MailboxRule::default())
 }
 
-fn one(mailbox: &mut Mailbox<&'static str>, now: Awake) -> Handout<&'static str> {
+fn one(mailbox: &mut MailboxMachine<&'static str>, now: Awake) -> Handout<&'static str> {
     let mut handed = mailbox.receive(now, 1, LEASE);
     assert_eq!(handed.len(), 1, "one is ready");
     handed.remove(0)
@@ -59,7 +59,7 @@ fn a_lease_that_is_over_may_be_settled_while_nobody_else_has_the_message_but_not
 
 #[test]
 fn an_extension_is_at_least_and_stops_at_the_longest_hold() {
-    let mut mailbox = Mailbox::new(MailboxRule { longest_hold: Some(secs(100)), ..MailboxRule::default() });
+    let mut mailbox = MailboxMachine::new(MailboxRule { longest_hold: Some(secs(100)), ..MailboxRule::default() });
     mailbox.send("a", None).unwrap();
     let held = one(&mut mailbox, at(0));
     // (asked at, asked, left)
@@ -85,7 +85,7 @@ fn retry_counts_and_release_does_not() {
 
 #[test]
 fn a_message_that_is_handed_out_too_often_dies_at_its_next_receive_and_is_replayed() {
-    let mut mailbox = Mailbox::new(MailboxRule { max_deliveries: 2, ..MailboxRule::default() });
+    let mut mailbox = MailboxMachine::new(MailboxRule { max_deliveries: 2, ..MailboxRule::default() });
     mailbox.send("poison", None).unwrap();
     one(&mut mailbox, at(0));
     one(&mut mailbox, at(30));
@@ -143,7 +143,7 @@ fn repeating_an_accepted_end_is_accepted_and_another_end_is_not() {
 
 #[test]
 fn a_full_mailbox_takes_no_more_and_counts_its_dead_letters() {
-    let mut mailbox = Mailbox::new(MailboxRule { max_messages: 2, ..MailboxRule::default() });
+    let mut mailbox = MailboxMachine::new(MailboxRule { max_messages: 2, ..MailboxRule::default() });
     mailbox.send("a", None).unwrap();
     mailbox.send("b", None).unwrap();
     let held = one(&mut mailbox, at(0));
@@ -177,7 +177,7 @@ proptest! {
     #[test]
     fn a_mailbox_keeps_its_promises(ops in proptest::collection::vec(op(), 1..120)) {
         let rule = MailboxRule { max_deliveries: 3, ..MailboxRule::default() };
-        let mut mailbox: Mailbox<(u32, Option<u8>)> = Mailbox::new(rule);
+        let mut mailbox: MailboxMachine<(u32, Option<u8>)> = MailboxMachine::new(rule);
         let (mut now, mut sent, mut gone) = (at(0), 0_u32, BTreeSet::new());
         // What the newest hand-out of each message was, and until when its lease surely lasts.
         let mut newest: BTreeMap<MessageNumber, (HandoutFence, Awake, Option<u8>)> = BTreeMap::new();

@@ -14,7 +14,7 @@ use crate::payload::Payload;
 use crate::state::{AttemptKey, WorkflowKey};
 
 use super::Manager;
-use super::fleet::{Link, WorkerKey};
+use super::fleet::{WorkerKey, WorkerTransport};
 use super::job_timers::deadline_of;
 
 /// The most workflows that one step hands out or finds blocked. The rest goes on at once, in the next step,
@@ -78,11 +78,11 @@ impl Manager {
         let claim = Claim { job: self.state.job(workflow.job).id, workflow: workflow.index, fence };
         let known = self.fleet.worker(worker);
         let (lease, via) = match &known.link {
-            Link::Http { poll, .. } => {
+            WorkerTransport::Http { poll, .. } => {
                 let open = self.polls.at(poll.expect("without an open poll there is no room"));
                 (open.lease, Via::Http { poll: open.id.clone() })
             }
-            Link::Session { .. } | Link::Expected => (self.rules.lease.initial, Via::Session),
+            WorkerTransport::Session { .. } | WorkerTransport::Expected => (self.rules.lease.initial, Via::Session),
         };
         let handed = HandedOut {
             workflow: WorkflowRef { job: claim.job, workflow: claim.workflow },
@@ -100,9 +100,11 @@ impl Manager {
         self.durability.count_handout();
         let assignment = self.assignment(attempt, lease);
         match &self.fleet.worker(worker).link {
-            Link::Session { session, .. } => self.send(*session, ToWorker::Assign(assignment), fx),
-            Link::Http { poll: Some(poll), .. } => self.polls.assign(*poll, assignment),
-            Link::Http { poll: None, .. } | Link::Expected => unreachable!("there is room, so it asked for work"),
+            WorkerTransport::Session { session, .. } => self.send(*session, ToWorker::Assign(assignment), fx),
+            WorkerTransport::Http { poll: Some(poll), .. } => self.polls.assign(*poll, assignment),
+            WorkerTransport::Http { poll: None, .. } | WorkerTransport::Expected => {
+                unreachable!("there is room, so it asked for work")
+            }
         }
         self.offers().update(worker);
     }

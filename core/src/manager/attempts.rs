@@ -4,22 +4,22 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use crate::beat::{AttemptClock, QuietSpent};
-use crate::effect::{Answer, Effects, Notice};
+use crate::effect::{Answer, Effects, ManagerNotice};
 use crate::event::{Event, NextState, Verb, Via};
 use crate::fence::AttemptFence;
 use crate::health::HttpLiveness;
 use crate::ids::{Claim, Name};
-use crate::job::draft::{Invalid, MAX_SPAN, Problem};
+use crate::job::draft::{DraftProblem, Invalid, MAX_SPAN};
 use crate::job::retry::next;
 use crate::job::{Ending, Next, WorkflowState};
 use crate::late::{LateQuestion, LateReport};
 use crate::limits::Limit;
-use crate::message::{Beat, BeatAccepted, BeatAnswer, CancelWhy, Report, SettleAnswer, Settlement, ToWorker};
+use crate::message::{Beat, BeatAccepted, BeatAnswer, CancelWhy, EndReport, SettleAnswer, Settlement, ToWorker};
 use crate::refusal::Refusal;
 use crate::state::{AttemptKey, ClaimStanding, WorkflowKey};
 
 use super::Manager;
-use super::fleet::{Link, Worker, WorkerKey};
+use super::fleet::{FleetWorker, WorkerKey, WorkerTransport};
 
 /// Whom the end of an attempt speaks against.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Manager {
         self.within(Limit::CheckpointBytes, beat.checkpoint.as_ref().map_or(0, |data| data.len()))?;
         match beat.quiet {
             Some(value) if value > MAX_SPAN => {
-                let problem = Problem::SpanOutOfRange { value, min: Duration::ZERO, max: MAX_SPAN };
+                let problem = DraftProblem::SpanOutOfRange { value, min: Duration::ZERO, max: MAX_SPAN };
                 Err(Refusal::Invalid(Invalid { field: "quiet_s", problem }))
             }
             _ => Ok(()),
@@ -191,21 +191,21 @@ impl Manager {
         Ok(())
     }
 
-    fn check_report(&self, report: &Report) -> Result<Verb, Refusal> {
+    fn check_report(&self, report: &EndReport) -> Result<Verb, Refusal> {
         let (verb, delay) = match report {
-            Report::Succeed { result } => {
+            EndReport::Succeed { result } => {
                 self.within(Limit::ResultBytes, result.len())?;
                 (Verb::Succeed, None)
             }
-            Report::Fail { error, delay, .. } => {
+            EndReport::Fail { error, delay, .. } => {
                 self.within(Limit::ErrorBytes, error.len())?;
                 (Verb::Fail, *delay)
             }
-            Report::Release { delay } => (Verb::Release, *delay),
+            EndReport::Release { delay } => (Verb::Release, *delay),
         };
         match delay {
             Some(value) if value > MAX_SPAN => {
-                let problem = Problem::SpanOutOfRange { value, min: Duration::ZERO, max: MAX_SPAN };
+                let problem = DraftProblem::SpanOutOfRange { value, min: Duration::ZERO, max: MAX_SPAN };
                 Err(Refusal::Invalid(Invalid { field: "delay_s", problem }))
             }
             _ => Ok(verb),
@@ -272,7 +272,7 @@ impl Manager {
         if !succeeded {
             self.flush_checkpoint(key, claim, fx);
         }
-        let lost = is_lost.then(|| Notice::AttemptLost {
+        let lost = is_lost.then(|| ManagerNotice::AttemptLost {
             claim,
             kind: self.kind_of(workflow),
             worker: self.state.attempt(key).worker.clone(),
@@ -355,14 +355,14 @@ impl Manager {
             Some(worker) => worker,
             None => {
                 let link = match attempt.via {
-                    Via::Session => Link::Expected,
+                    Via::Session => WorkerTransport::Expected,
                     Via::Http { .. } => {
                         let granted_until = self.logged_grant(&attempt.worker, &attempt.incarnation);
                         let liveness = HttpLiveness::first_called(self.awake, granted_until);
-                        Link::Http { liveness, poll: None }
+                        WorkerTransport::Http { liveness, poll: None }
                     }
                 };
-                let worker = Worker::new(attempt.worker.clone(), attempt.incarnation.clone(), link, self.awake);
+                let worker = FleetWorker::new(attempt.worker.clone(), attempt.incarnation.clone(), link, self.awake);
                 self.add_worker(worker)
             }
         };

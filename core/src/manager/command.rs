@@ -3,13 +3,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::effect::{Answer, Effects, Notice};
+use crate::effect::{Answer, Effects, ManagerNotice};
 use crate::event::Event;
 use crate::fence::GateEpoch;
 use crate::ids::{Claim, JobId, Name, WorkerId};
 use crate::input::{Filter, ReplayFrom};
 use crate::job::Ending;
-use crate::job::draft::{Invalid, MAX_SPAN, Problem};
+use crate::job::draft::{DraftProblem, Invalid, MAX_SPAN};
 use crate::late::{LateQuestion, LateReport};
 use crate::limits::Limit;
 use crate::message::CancelWhy;
@@ -102,7 +102,7 @@ impl Manager {
             return Err(Refusal::AlreadyEnded);
         }
         if by.is_zero() || by > MAX_SPAN {
-            let problem = Problem::SpanOutOfRange { value: by, min: Duration::from_millis(1), max: MAX_SPAN };
+            let problem = DraftProblem::SpanOutOfRange { value: by, min: Duration::from_millis(1), max: MAX_SPAN };
             return Err(Refusal::Invalid(Invalid { field: "by_s", problem }));
         }
         self.within(Limit::NoteBytes, reason.len())?;
@@ -213,7 +213,7 @@ impl Manager {
                 Some(ending) => ending.code().into(),
                 None => "".into(),
             };
-            self.report(Notice::DeadLetter { job: id, kind, error }, fx);
+            self.report(ManagerNotice::DeadLetter { job: id, kind, error }, fx);
         }
     }
 
@@ -229,7 +229,7 @@ impl Manager {
             let oldest = self.state.dead_letters().next().expect("there are too many");
             let job = self.state.job(oldest).id;
             self.emit(Event::DeadLetterDropped { job }, fx);
-            self.report(Notice::DeadLetterOverflow { job }, fx);
+            self.report(ManagerNotice::DeadLetterOverflow { job }, fx);
         }
     }
 

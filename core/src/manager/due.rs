@@ -1,6 +1,6 @@
 //! The work of a manager when timers fire, and its next wake-up.
 
-use crate::effect::{Effects, Notice, TimeoutAuthority};
+use crate::effect::{Effects, ManagerNotice, TimeoutAuthority};
 use crate::event::{Event, WorkflowRef};
 use crate::fence::GateEpoch;
 use crate::job::WorkflowState;
@@ -146,7 +146,7 @@ impl Manager {
         };
         let end = Some(self.end_by_timeout(key, reason));
         self.emit(Event::JobTimedOut { job: id, reason, end, epoch }, fx);
-        self.report(Notice::JobTimedOut { job: id, reason, by }, fx);
+        self.report(ManagerNotice::JobTimedOut { job: id, reason, by }, fx);
         self.stop_timed_out(running, fx);
     }
 

@@ -80,7 +80,7 @@ pub enum Effect {
         after: Wall,
         until: Wall,
     },
-    Report(Notice),
+    Report(ManagerNotice),
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -123,7 +123,7 @@ pub struct AcceptedJob {
 
 /// Worth a line in the node's own log.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Notice {
+pub enum ManagerNotice {
     WallClockStepped(WallStep),
     GapNoticed {
         gap: Duration,

@@ -13,7 +13,7 @@ use crate::job::end::JobEnd;
 use crate::job::fingerprint::Fingerprint;
 use crate::job::{Ending, JobSpec};
 use crate::refusal::RefusalKind;
-use crate::schedule::Reason;
+use crate::schedule::RecordReason;
 use crate::state::SchedulePlan;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
@@ -193,7 +193,7 @@ pub enum Event {
     /// No run starts for these due instants in a row. One that starts is part of [`JobSubmitted`].
     InstantsPassed {
         schedule: Name,
-        reason: Reason,
+        reason: RecordReason,
         first: Wall,
         last: Wall,
         count: u64,
@@ -298,7 +298,7 @@ pub struct GateOrigin {
 pub struct ScheduledRun {
     pub schedule: Name,
     pub due: Wall,
-    pub reason: Reason,
+    pub reason: RecordReason,
 }
 
 /// A schedule is new, or has a new plan.

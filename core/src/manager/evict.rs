@@ -5,7 +5,7 @@
 //!
 //! The hold counts workers with a session ([`super::fleet`]).
 
-use crate::effect::{Effect, Effects, Notice};
+use crate::effect::{Effect, Effects, ManagerNotice};
 use crate::event::Event;
 use crate::health::Verdict;
 use crate::health::hold::forget_at;
@@ -16,7 +16,7 @@ use crate::message::CancelWhy;
 use crate::time::{Awake, Wall};
 
 use super::Manager;
-use super::fleet::{HoldCounts, HoldStanding, Link, UnconfirmedAttempt, Worker, WorkerKey};
+use super::fleet::{FleetWorker, HoldCounts, HoldStanding, UnconfirmedAttempt, WorkerKey, WorkerTransport};
 
 impl Manager {
     pub(super) fn begin_probation(&mut self, key: WorkerKey, fx: &mut Effects) {
@@ -38,7 +38,7 @@ impl Manager {
         }
         let (withheld, began) = self.fleet.hold_mut().withhold(self.awake);
         if let Some(HoldCounts { tracked, failing }) = began {
-            self.report(Notice::HoldBegan { failing, tracked }, fx);
+            self.report(ManagerNotice::HoldBegan { failing, tracked }, fx);
         }
         withheld
     }
@@ -49,7 +49,7 @@ impl Manager {
 
     pub(super) fn end_hold_if_clear(&mut self, fx: &mut Effects) {
         if self.fleet.hold_mut().end_if_clear(self.awake) {
-            self.report(Notice::HoldEnded, fx);
+            self.report(ManagerNotice::HoldEnded, fx);
         }
     }
 
@@ -111,7 +111,7 @@ impl Manager {
             self.lost_to_hold(id.clone());
         }
         self.offers().update(key);
-        self.report(Notice::WorkerEvicted { worker: id }, fx);
+        self.report(ManagerNotice::WorkerEvicted { worker: id }, fx);
     }
 
     /// Counts the worker as failing for a while, unless it comes back.
@@ -152,7 +152,7 @@ impl Manager {
 
     /// The instant when an evicted worker has waited long enough, if nothing more is heard of the attempts that were
     /// taken from it.
-    pub(super) fn readmit_at(&self, worker: &Worker) -> Option<Awake> {
+    pub(super) fn readmit_at(&self, worker: &FleetWorker) -> Option<Awake> {
         let eviction = worker.eviction.as_ref().filter(|_| worker.evicted)?;
         let time_is_over = self.awake + eviction.readmit_at.since(self.log_now());
         let ends = eviction.unconfirmed.iter().map(|open| open.until);
@@ -172,17 +172,17 @@ impl Manager {
         true
     }
 
-    pub(super) fn forget_worker_at(&self, worker: &Worker) -> Option<Awake> {
+    pub(super) fn forget_worker_at(&self, worker: &FleetWorker) -> Option<Awake> {
         if worker.held() > 0 {
             return None;
         }
         let empty_since = worker.empty_since();
         let idle = match &worker.link {
-            Link::Http { liveness, poll: None } => liveness.forget_at(&self.rules.liveness),
-            Link::Http { .. } => return None,
-            Link::Session { .. } if worker.judged.signals.live => return None,
-            Link::Session { .. } => forget_at(&self.rules.hold, worker.since, Some(empty_since))?,
-            Link::Expected => empty_since + self.rules.liveness.forget_after,
+            WorkerTransport::Http { liveness, poll: None } => liveness.forget_at(&self.rules.liveness),
+            WorkerTransport::Http { .. } => return None,
+            WorkerTransport::Session { .. } if worker.judged.signals.live => return None,
+            WorkerTransport::Session { .. } => forget_at(&self.rules.hold, worker.since, Some(empty_since))?,
+            WorkerTransport::Expected => empty_since + self.rules.liveness.forget_after,
         };
         Some(self.readmit_at(worker).map_or(idle, |at| idle.max(at)))
     }

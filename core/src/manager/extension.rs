@@ -16,7 +16,7 @@ use crate::state::{AttemptKey, ClaimStanding};
 use crate::time::{Awake, Wall};
 
 use super::Manager;
-use super::fleet::{Link, WorkerKey};
+use super::fleet::{WorkerKey, WorkerTransport};
 
 impl Manager {
     /// Answers a request by HTTP: its worker is the one that holds the first claim.
@@ -150,10 +150,10 @@ impl Manager {
     /// The grant moves the worker's health deadline, and is live until that.
     fn grant_time(&mut self, worker: WorkerKey, grant: Duration, attempts: Vec<AttemptKey>, fx: &mut Effects) {
         let until = match &mut self.fleet.worker_mut(worker).link {
-            Link::Session { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
-            Link::Http { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
+            WorkerTransport::Session { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
+            WorkerTransport::Http { liveness, .. } => liveness.granted(&self.rules.liveness, grant),
             // Nothing but the log has it.
-            Link::Expected => self.health_deadline(worker),
+            WorkerTransport::Expected => self.health_deadline(worker),
         };
         for key in attempts {
             self.fleet.live_mut(key).clock.grant(until);
@@ -192,9 +192,9 @@ impl Manager {
     pub(super) fn health_deadline(&self, worker: WorkerKey) -> Awake {
         let known = self.fleet.worker(worker);
         match &known.link {
-            Link::Session { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
-            Link::Http { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
-            Link::Expected => self.logged_grant(&known.id, &known.incarnation).max(self.awake),
+            WorkerTransport::Session { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
+            WorkerTransport::Http { liveness, .. } => liveness.health_deadline(&self.rules.liveness),
+            WorkerTransport::Expected => self.logged_grant(&known.id, &known.incarnation).max(self.awake),
         }
     }
 }

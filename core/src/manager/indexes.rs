@@ -28,7 +28,7 @@ use super::offers::Offers;
 use super::polls::Polls;
 use super::schedules::Agendas;
 use super::seat::Seat;
-use super::snapshot::Snapshot;
+use super::snapshot::OpenSnapshot;
 use super::timers::Timers;
 use super::watch::AttemptWatch;
 
@@ -38,7 +38,7 @@ pub(crate) struct Indexes<'a> {
     pub dispatch: &'a mut Dispatch,
     pub counts: &'a mut Counts,
     /// The snapshot under way.
-    pub snapshot: Option<&'a mut Snapshot>,
+    pub snapshot: Option<&'a mut OpenSnapshot>,
     /// None while events come from the log.
     pub soft: Option<SoftIndexes<'a>>,
 }

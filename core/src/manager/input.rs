@@ -9,7 +9,7 @@ use crate::health::overload::OverloadLevel;
 use crate::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq, SessionId, StreamId, WorkerId};
 use crate::job::{Draft, JobSpec, JobState};
 use crate::message::{Beat, ExtensionRequest, FromWorker, Settlement, Subscription};
-use crate::schedule::{Missed, Overlap, Timing};
+use crate::schedule::{MissedPolicy, Overlap, Timing};
 use crate::state::JobImage;
 use crate::time::Wall;
 
@@ -29,7 +29,7 @@ pub enum Input {
     /// Another term was seen. This machine is to be dropped.
     SeatLost,
     /// Everything that was queued during a gap of ours has been fed in.
-    Drained,
+    QueueEmptied,
     /// Everything up to this event is durable.
     Durable {
         seq: Seq,
@@ -196,7 +196,7 @@ pub struct ScheduleDraft {
     pub timing: Timing,
     pub job: Draft,
     pub overlap: Overlap,
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     pub jitter: Duration,
     pub critical: bool,
     /// Left as it is if not given; a new one is not paused.

@@ -7,18 +7,18 @@
 //! A worker without a session that holds nothing and has no poll open is between two polls, which takes nothing from its
 //! verdict, until it has not called for `answer_within`. Then it is *away*, and nobody judges it.
 
-use crate::effect::{Effects, Notice};
+use crate::effect::{Effects, ManagerNotice};
 use crate::event::Event;
 use crate::health::progress::flow;
 use crate::health::verdict::{evict_at, judge, manager_ready, worker_ready};
-use crate::health::{Judgement, Progress, Signals, Verdict};
+use crate::health::{Judgement, ProgressSignal, Signals, Verdict};
 use crate::message::ToWorker;
 use crate::time::Awake;
 
 use core::time::Duration;
 
 use super::Manager;
-use super::fleet::{HoldStanding, Link, WorkerKey};
+use super::fleet::{HoldStanding, WorkerKey, WorkerTransport};
 
 /// The measures by which a manager is judged from outside. The progress window is its own; instants are told as
 /// durations.
@@ -59,7 +59,7 @@ impl Manager {
     pub(super) fn handle_probe_answer(&mut self, key: WorkerKey, probe: u32, fx: &mut Effects) {
         let now = self.awake;
         let worker = self.fleet.worker_mut(key);
-        if let Link::Session { liveness, .. } = &mut worker.link
+        if let WorkerTransport::Session { liveness, .. } = &mut worker.link
             && liveness.answered(probe, now)
             && !worker.judged.signals.live
         {
@@ -72,12 +72,12 @@ impl Manager {
     pub(super) fn judgement(&self, key: WorkerKey) -> Judgement {
         let worker = self.fleet.worker(key);
         if worker.is_absent(&self.rules.liveness, self.awake) {
-            let signals = Signals { live: false, ready: false, progress: Progress::Idle };
+            let signals = Signals { live: false, ready: false, progress: ProgressSignal::Idle };
             return Judgement { signals, ..worker.judged };
         }
         let progress = self.fleet.progress(worker, &self.rules.progress, self.awake);
         let accepting = worker.accepting && !worker.drained && !worker.evicted;
-        let between_polls = matches!(worker.link, Link::Http { poll: None, .. }) && worker.held() == 0;
+        let between_polls = matches!(worker.link, WorkerTransport::Http { poll: None, .. }) && worker.held() == 0;
         let ready = worker_ready(accepting, if between_polls { 1 } else { self.free_slots(key) });
         judge(worker.live_signal(&self.rules.liveness, self.awake), ready, &progress)
     }
@@ -96,15 +96,15 @@ impl Manager {
         let is_news = before.verdict != judged.verdict && (is_trouble(before.verdict) || is_trouble(judged.verdict));
         let failing = matches!(judged.verdict, Verdict::Suspect | Verdict::Stuck);
         let counted = match &worker.link {
-            Link::Session { .. } if worker.evicted => HoldStanding::No,
-            Link::Session { .. } if failing => HoldStanding::Failing,
-            Link::Session { .. } => HoldStanding::Fine,
-            Link::Http { .. } | Link::Expected => HoldStanding::No,
+            WorkerTransport::Session { .. } if worker.evicted => HoldStanding::No,
+            WorkerTransport::Session { .. } if failing => HoldStanding::Failing,
+            WorkerTransport::Session { .. } => HoldStanding::Fine,
+            WorkerTransport::Http { .. } | WorkerTransport::Expected => HoldStanding::No,
         };
         let id = worker.id.clone();
         self.fleet.recount(key, counted);
         if is_news {
-            self.report(Notice::VerdictChanged { worker: id.clone(), from: before.verdict, to: judged }, fx);
+            self.report(ManagerNotice::VerdictChanged { worker: id.clone(), from: before.verdict, to: judged }, fx);
         }
         let recovered = before.verdict == Verdict::Suspect && judged.verdict != Verdict::Suspect;
         if recovered && self.state.worker(&id).is_some_and(|record| record.grants > 0) {
@@ -135,7 +135,7 @@ impl Manager {
         self.readmit_if_due(key, fx);
         let worker = self.fleet.worker(key);
         // One that is away is forgotten by how long it has held nothing: that is still needed.
-        if worker.judged.signals.live && !matches!(worker.link, Link::Expected) {
+        if worker.judged.signals.live && !matches!(worker.link, WorkerTransport::Expected) {
             self.fleet.forget_old_work(key, self.awake);
         }
         self.arm_worker(key);
@@ -143,7 +143,7 @@ impl Manager {
 
     fn probe_if_due(&mut self, key: WorkerKey, fx: &mut Effects) {
         let now = self.awake;
-        let Link::Session { session, liveness } = &mut self.fleet.worker_mut(key).link else { return };
+        let WorkerTransport::Session { session, liveness } = &mut self.fleet.worker_mut(key).link else { return };
         if !liveness.is_closed() && liveness.next_probe_at(&self.rules.liveness) <= now {
             let probe = liveness.probe_due(now, &self.rules.liveness);
             let session = *session;
@@ -163,14 +163,14 @@ impl Manager {
             }
         };
         match &worker.link {
-            Link::Session { liveness, .. } if !liveness.is_closed() => {
+            WorkerTransport::Session { liveness, .. } if !liveness.is_closed() => {
                 consider(Some(liveness.next_probe_at(&rules.liveness)));
                 consider(liveness.next_change(&rules.liveness, now));
             }
-            Link::Http { liveness, .. } => {
+            WorkerTransport::Http { liveness, .. } => {
                 consider(Some(liveness.live_until(&rules.liveness)).filter(|at| *at > now));
             }
-            Link::Session { .. } | Link::Expected => {}
+            WorkerTransport::Session { .. } | WorkerTransport::Expected => {}
         }
         self.fleet.next_progress_change(worker, &rules.progress, now).into_iter().for_each(&mut consider);
         if worker.evicted {

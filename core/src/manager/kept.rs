@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::effect::{Effect, Effects, PendingEffect};
 use crate::ids::{RequestId, Seq, SessionId};
 use crate::input::{Call, Input};
-use crate::message::{Beat, FromWorker, Report, Settlement, ToWorker};
+use crate::message::{Beat, EndReport, FromWorker, Settlement, ToWorker};
 use crate::payload::Payload;
 use crate::refusal::Refusal;
 use crate::time::Mono;
@@ -329,9 +329,9 @@ fn weight_of_beat(beat: &Beat) -> usize {
 fn weight_of_settlement(settlement: &Settlement) -> usize {
     128 + settlement.checkpoint.as_ref().map_or(0, |data| data.len())
         + match &settlement.report {
-            Report::Succeed { result } => weight_of_payload(result),
-            Report::Fail { error, .. } => error.len(),
-            Report::Release { .. } => 0,
+            EndReport::Succeed { result } => weight_of_payload(result),
+            EndReport::Fail { error, .. } => error.len(),
+            EndReport::Release { .. } => 0,
         }
 }
 

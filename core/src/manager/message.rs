@@ -153,27 +153,27 @@ pub struct BeatAccepted {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settlement {
     pub claim: Claim,
-    pub report: Report,
+    pub report: EndReport,
     /// The place where the next attempt is to go on. A success needs none.
     pub checkpoint: Option<Bytes>,
 }
 
 impl Settlement {
     /// A settlement without a checkpoint.
-    pub fn new(claim: Claim, report: Report) -> Self {
+    pub fn new(claim: Claim, report: EndReport) -> Self {
         Self { claim, report, checkpoint: None }
     }
 }
 
 /// The report of an attempt's holder about its end.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Report {
+pub enum EndReport {
     Succeed { result: Payload },
     Fail { error: Arc<str>, retryable: bool, delay: Option<Duration> },
     Release { delay: Option<Duration> },
 }
 
-impl Report {
+impl EndReport {
     /// The attempt's end, if this is accepted.
     pub fn into_ending(self) -> Ending {
         match self {

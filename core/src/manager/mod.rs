@@ -107,7 +107,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::bite::Bite;
 use crate::counts::Counts;
 use crate::dispatch::Dispatch;
-use crate::effect::{Effect, Effects, Notice, PendingEffect};
+use crate::effect::{Effect, Effects, ManagerNotice, PendingEffect};
 use crate::event::{Event, StampedEvent};
 use crate::health::overload::OverloadLevel;
 use crate::ids::{JobId, RequestId, SessionId};
@@ -129,7 +129,7 @@ use polls::Polls;
 use seat::Seat;
 use timers::Timers;
 
-pub(crate) use fleet::{Worker, WorkerKey};
+pub(crate) use fleet::{FleetWorker, WorkerKey};
 
 pub use judge::OwnHealth;
 pub use seat::SeatState;
@@ -166,7 +166,7 @@ pub struct Manager {
     /// The amount that this step does of each kind of work that grows with the number of jobs.
     bite: Bite,
     /// A snapshot under way.
-    snapshot: Option<Box<snapshot::Snapshot>>,
+    snapshot: Option<Box<snapshot::OpenSnapshot>>,
     restoring: Option<Box<snapshot::RestoreProgress>>,
     /// While events come from the log.
     sharing: Option<Box<sharing::NameSharing>>,
@@ -264,7 +264,7 @@ impl Manager {
             Input::SeatTaken { term } => self.begin_term(term, fx),
             Input::SeatConfirmed { term, question } => self.handle_seat_answer(term, question),
             Input::SeatLost => self.seat.lose(),
-            Input::Drained => self.handle_queue_drained(),
+            Input::QueueEmptied => self.handle_queue_drained(),
             Input::Durable { seq } => self.handle_durable(seq),
             Input::Load(level) => self.load = level,
             Input::Due(found) => self.handle_due(found),
@@ -289,7 +289,7 @@ impl Manager {
             | Input::SeatTaken { .. }
             | Input::SeatConfirmed { .. }
             | Input::SeatLost
-            | Input::Drained
+            | Input::QueueEmptied
             | Input::Durable { .. }
             | Input::Load(_)
             | Input::Due(_) => unreachable!("these are taken whatever the seat"),
@@ -374,7 +374,7 @@ impl Manager {
         self.push(Effect::Send { session, message }, fx);
     }
 
-    fn report(&self, notice: Notice, fx: &mut Effects) {
+    fn report(&self, notice: ManagerNotice, fx: &mut Effects) {
         self.push(Effect::Report(notice), fx);
     }
 

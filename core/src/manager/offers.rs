@@ -7,7 +7,7 @@ use crate::health::verdict::verdict;
 use crate::health::{Action, Signals};
 
 use super::Manager;
-use super::fleet::{Fleet, Link, WorkerKey};
+use super::fleet::{Fleet, WorkerKey, WorkerTransport};
 use super::polls::Polls;
 
 pub(super) struct Offers<'a> {
@@ -50,9 +50,9 @@ fn free_slots(fleet: &Fleet, polls: &Polls, key: WorkerKey) -> u32 {
         return 0;
     }
     let free = match &worker.link {
-        Link::Session { .. } => worker.slots.saturating_sub(worker.held()),
-        Link::Http { poll: Some(poll), .. } => polls.at(*poll).room(),
-        Link::Http { poll: None, .. } | Link::Expected => 0,
+        WorkerTransport::Session { .. } => worker.slots.saturating_sub(worker.held()),
+        WorkerTransport::Http { poll: Some(poll), .. } => polls.at(*poll).room(),
+        WorkerTransport::Http { poll: None, .. } | WorkerTransport::Expected => 0,
     };
     if worker.probation { free.min(1u32.saturating_sub(worker.held())) } else { free }
 }
@@ -60,16 +60,16 @@ fn free_slots(fleet: &Fleet, polls: &Polls, key: WorkerKey) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::health::{Progress, SessionLiveness};
+    use crate::health::{ProgressSignal, SessionLiveness};
     use crate::ids::{ClientId, Incarnation, Name, SessionId, WorkerId};
     use crate::message::Subscription;
     use crate::settings::Rules;
     use crate::time::Awake;
 
-    use super::super::fleet::Worker;
+    use super::super::fleet::FleetWorker;
 
     /// The tier of a worker that has one free slot, a good verdict and this one change.
-    fn tier_of(change: impl FnOnce(&mut Worker)) -> Option<Tier> {
+    fn tier_of(change: impl FnOnce(&mut FleetWorker)) -> Option<Tier> {
         let rules = Rules::default();
         let (mut fleet, polls) = (Fleet::new(1), Polls::new(1));
         let mut dispatch = Dispatch::new(rules.aging, 1);
@@ -78,9 +78,9 @@ mod tests {
         let group =
             dispatch.join(&subscription, ClientId::default(), &rules.limits, |_| false).expect("one is allowed");
         let liveness = SessionLiveness::connected(Awake::ZERO, Awake::ZERO);
-        let link = Link::Session { session: SessionId(1), liveness };
+        let link = WorkerTransport::Session { session: SessionId(1), liveness };
         let (id, incarnation) = (WorkerId::new("w").expect("valid"), Incarnation::new("1").expect("valid"));
-        let key = fleet.insert(Worker::new(id, incarnation, link, Awake::ZERO));
+        let key = fleet.insert(FleetWorker::new(id, incarnation, link, Awake::ZERO));
         let worker = fleet.worker_mut(key);
         worker.group = Some(group);
         worker.slots = 1;
@@ -92,12 +92,12 @@ mod tests {
     #[test]
     fn a_worker_is_offered_as_its_verdict_says() {
         for (live, progress, tier) in [
-            (true, Progress::Idle, Some(Tier::Route)),
-            (true, Progress::Normal, Some(Tier::Route)),
-            (true, Progress::Slow, Some(Tier::Investigate)),
-            (true, Progress::Degraded, Some(Tier::Investigate)),
-            (true, Progress::Stuck, None),
-            (false, Progress::Normal, None),
+            (true, ProgressSignal::Idle, Some(Tier::Route)),
+            (true, ProgressSignal::Normal, Some(Tier::Route)),
+            (true, ProgressSignal::Slow, Some(Tier::Investigate)),
+            (true, ProgressSignal::Degraded, Some(Tier::Investigate)),
+            (true, ProgressSignal::Stuck, None),
+            (false, ProgressSignal::Normal, None),
         ] {
             let found = tier_of(|worker| worker.judged.signals = Signals { live, ready: true, progress });
             assert_eq!(found, tier, "live: {live}, {progress:?}");
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(tier_of(|worker| worker.accepting = false), None);
         assert_eq!(tier_of(|worker| worker.drained = true), None);
         assert_eq!(tier_of(|worker| worker.evicted = true), None);
-        assert_eq!(tier_of(|worker| worker.link = Link::Expected), None);
+        assert_eq!(tier_of(|worker| worker.link = WorkerTransport::Expected), None);
         assert_eq!(tier_of(|worker| worker.group = None), None, "it was not heard of yet");
     }
 }

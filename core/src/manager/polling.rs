@@ -8,13 +8,13 @@ use crate::health::HttpLiveness;
 use crate::ids::{Incarnation, Name, RequestId, WorkerId};
 use crate::input::Poll;
 use crate::job::Ending;
-use crate::job::draft::{Invalid, Problem};
+use crate::job::draft::{DraftProblem, Invalid};
 use crate::limits::Limit;
 use crate::message::Assignment;
 use crate::refusal::Refusal;
 use crate::state::{AttemptKey, ClaimStanding};
 
-use super::fleet::{Link, Worker, WorkerKey};
+use super::fleet::{FleetWorker, WorkerKey, WorkerTransport};
 use super::polls::{OpenPoll, PollKey};
 use super::{Manager, SeatState};
 
@@ -56,13 +56,13 @@ impl Manager {
         ];
         for (field, value, min, max) in spans {
             if value < min || value > max {
-                let problem = Problem::SpanOutOfRange { value, min, max };
+                let problem = DraftProblem::SpanOutOfRange { value, min, max };
                 return Err(Refusal::Invalid(Invalid { field, problem }));
             }
         }
         if poll.max == 0 {
             let max = rules.limits.poll_leases as i64;
-            let problem = Problem::OutOfRange { value: 0, min: 1, max };
+            let problem = DraftProblem::OutOfRange { value: 0, min: 1, max };
             return Err(Refusal::Invalid(Invalid { field: "max", problem }));
         }
         self.within(Limit::PollLeases, poll.max as usize)?;
@@ -72,10 +72,11 @@ impl Manager {
     /// The worker that polls, known or new, heard of now.
     fn polling_worker(&mut self, known: Option<WorkerKey>, poll: &Poll, fx: &mut Effects) -> WorkerKey {
         let granted_until = self.grant_of_this_life(known, &poll.worker, &poll.incarnation);
-        let fresh = Link::Http { liveness: HttpLiveness::first_called(self.awake, granted_until), poll: None };
+        let fresh =
+            WorkerTransport::Http { liveness: HttpLiveness::first_called(self.awake, granted_until), poll: None };
         let key = match known {
             None => {
-                let worker = Worker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake);
+                let worker = FleetWorker::new(poll.worker.clone(), poll.incarnation.clone(), fresh, self.awake);
                 self.welcome_worker(worker, fx)
             }
             Some(key) => {
@@ -87,7 +88,7 @@ impl Manager {
                     }
                     self.replace_incarnation(key, poll.incarnation.clone(), fx);
                     self.fleet.relink(key, fresh);
-                } else if !matches!(self.fleet.worker(key).link, Link::Http { .. }) {
+                } else if !matches!(self.fleet.worker(key).link, WorkerTransport::Http { .. }) {
                     self.fleet.relink(key, fresh);
                     // One without a session counts for no hold, evicted or not.
                     self.fleet.hold_mut().find_again(&poll.worker);
@@ -98,7 +99,7 @@ impl Manager {
         let now = self.awake;
         let worker = self.fleet.worker_mut(key);
         worker.accepting = true;
-        if let Link::Http { liveness, .. } = &mut worker.link {
+        if let WorkerTransport::Http { liveness, .. } = &mut worker.link {
             liveness.called(now);
             liveness.returned();
         }
@@ -132,7 +133,7 @@ impl Manager {
         let Poll { lease, id, .. } = poll;
         let over = self.now.mono + wait;
         self.polls.open(OpenPoll { request, worker: key, max, lease, id, assigned, timer, ends: over, due });
-        if let Link::Http { liveness, poll } = &mut self.fleet.worker_mut(key).link {
+        if let WorkerTransport::Http { liveness, poll } = &mut self.fleet.worker_mut(key).link {
             liveness.poll_opened(ends);
             *poll = Some(key_of_poll);
         }
@@ -140,7 +141,7 @@ impl Manager {
 
     /// A worker has one open poll: a newer one takes the place of the older, which is answered as it stands.
     fn supersede_poll(&mut self, key: WorkerKey) {
-        if let Link::Http { poll: Some(poll), .. } = self.fleet.worker(key).link {
+        if let WorkerTransport::Http { poll: Some(poll), .. } = self.fleet.worker(key).link {
             self.poll_over(poll);
         }
     }
@@ -156,7 +157,7 @@ impl Manager {
     fn detach_poll(&mut self, worker: WorkerKey, key: PollKey) {
         let now = self.awake;
         if self.fleet.get(worker).is_some()
-            && let Link::Http { liveness, poll } = &mut self.fleet.worker_mut(worker).link
+            && let WorkerTransport::Http { liveness, poll } = &mut self.fleet.worker_mut(worker).link
             && *poll == Some(key)
         {
             *poll = None;
@@ -241,7 +242,7 @@ impl Manager {
         self.supersede_poll(key);
         let now = self.awake;
         let worker = self.fleet.worker_mut(key);
-        if let Link::Http { liveness, .. } = &mut worker.link {
+        if let WorkerTransport::Http { liveness, .. } = &mut worker.link {
             liveness.called(now);
             liveness.left();
         }

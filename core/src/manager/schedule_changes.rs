@@ -18,16 +18,16 @@ use crate::effect::{AcceptedJob, Answer, Effects};
 use crate::event::{Event, ScheduleSet, ScheduledRun};
 use crate::ids::{Name, RequestId};
 use crate::input::{Call, ScheduleDraft};
-use crate::job::draft::{Invalid, Problem, check};
+use crate::job::draft::{DraftProblem, Invalid, check};
 use crate::limits::Limit;
 use crate::payload::Digest;
 use crate::refusal::Refusal;
-use crate::schedule::{MAX_JITTER, Reason};
+use crate::schedule::{MAX_JITTER, RecordReason};
 use crate::state::SchedulePlan;
 use crate::time::Mono;
 
 use super::Manager;
-use super::schedules::Start;
+use super::schedules::RunStart;
 
 /// Calls about schedules that could not be carried out yet, those about one schedule in the order in which they came.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl Manager {
                 Some(answer) => self.reply(change.request, answer, fx),
                 None => {
                     self.changes_of_schedules.of.entry(schedule.clone()).or_default().push_front(change);
-                    return self.agendas.go_on(schedule);
+                    return self.agendas.check_again(schedule);
                 }
             }
         }
@@ -128,7 +128,7 @@ impl Manager {
         }
         // An instant that is delayed by its jitter starts now if no plan knows it afterwards.
         let is_retimed = known.plan.timing != plan.timing;
-        let start = if is_retimed { Start::AtOnce } else { Start::AfterJitter };
+        let start = if is_retimed { RunStart::AtOnce } else { RunStart::AfterJitter };
         if !self.decide_all(schedule, start, bite, fx) {
             return Ok(None);
         }
@@ -142,14 +142,14 @@ impl Manager {
         let refuse = |field, problem| Err(Refusal::Invalid(Invalid { field, problem }));
         let ScheduleDraft { schedule: _, timing, job, overlap, missed, jitter, critical, paused: _ } = draft.clone();
         if job.idempotency_key.is_some() {
-            return refuse("idempotency_key", Problem::NotInSchedule);
+            return refuse("idempotency_key", DraftProblem::NotInSchedule);
         }
         if job.run_at.is_some() {
-            return refuse("run_at", Problem::NotInSchedule);
+            return refuse("run_at", DraftProblem::NotInSchedule);
         }
         if jitter > MAX_JITTER {
             let (min, max) = (Duration::ZERO, MAX_JITTER);
-            return refuse("jitter_s", Problem::SpanOutOfRange { value: jitter, min, max });
+            return refuse("jitter_s", DraftProblem::SpanOutOfRange { value: jitter, min, max });
         }
         let mut job = check(job, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
         self.dispatch.share(&mut job);
@@ -179,7 +179,7 @@ impl Manager {
         if known.paused == paused {
             return Ok(Some(Answer::Done));
         }
-        if !self.decide_all(schedule, Start::AfterJitter, bite, fx) {
+        if !self.decide_all(schedule, RunStart::AfterJitter, bite, fx) {
             return Ok(None);
         }
         self.agendas.look_at(schedule);
@@ -199,13 +199,13 @@ impl Manager {
         if key.is_some() {
             self.within(Limit::IdempotencyKeys, self.state.idempotency_keys() + 1)?;
         }
-        let run = ScheduledRun { schedule: schedule.clone(), due: self.now.wall, reason: Reason::RunNow };
+        let run = ScheduledRun { schedule: schedule.clone(), due: self.now.wall, reason: RecordReason::RunNow };
         let id = self.start_run(run, key, fx)?;
         Ok(Answer::Submitted(vec![AcceptedJob { id, duplicate: false }]))
     }
 
     /// Decides what has come, also where other timers may not fire yet. Says whether that is all of it.
-    fn decide_all(&mut self, schedule: &Name, start: Start, bite: &mut Bite, fx: &mut Effects) -> bool {
+    fn decide_all(&mut self, schedule: &Name, start: RunStart, bite: &mut Bite, fx: &mut Effects) -> bool {
         self.check_schedule(schedule, start, bite, fx);
         self.has_decided_all(schedule, start)
     }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::bite::Bite;
-use crate::effect::{Effect, Effects, Notice};
+use crate::effect::{Effect, Effects, ManagerNotice};
 use crate::event::{Event, JobSubmitted, ScheduledRun};
 use crate::ids::{JobId, Name, Seq};
 use crate::input::DueInstants;
@@ -29,7 +29,7 @@ use crate::job::fingerprint::fingerprint;
 use crate::job::spec::Keys;
 use crate::limits::Limit;
 use crate::refusal::Refusal;
-use crate::schedule::{Decision, Passed, Reason, Situation, decide, jitter};
+use crate::schedule::{InstantDecision, PassedInstants, RecordReason, ScheduleSituation, decide, jitter};
 use crate::state::{FAILURES_TOLERATED, Schedule, SchedulePlan, ScheduleTrouble, State};
 use crate::time::Wall;
 
@@ -42,14 +42,14 @@ const INSTANTS_PER_UNIT: usize = 64;
 
 /// The time at which an instant may start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Start {
+pub(super) enum RunStart {
     /// Late by the schedule's jitter.
     AfterJitter,
     /// At the instant itself.
     AtOnce,
 }
 
-impl Start {
+impl RunStart {
     fn of(self, name: &Name, due: Wall, plan: &SchedulePlan) -> Wall {
         match self {
             Self::AfterJitter => due + jitter(name.as_str(), due, plan.jitter),
@@ -96,7 +96,7 @@ impl Agendas {
     }
 
     /// Looks at the schedule again for a caller who waits for all that has come, unless more must be known first.
-    pub(super) fn go_on(&mut self, schedule: &Name) {
+    pub(super) fn check_again(&mut self, schedule: &Name) {
         if self.of.get(schedule).is_some_and(|agenda| !agenda.is_asked) {
             self.look_at(schedule);
         }
@@ -163,12 +163,12 @@ impl Manager {
             && let Some(name) = self.agendas.pop_due(self.now.wall)
         {
             bite.spend(1);
-            self.check_schedule(&name, Start::AfterJitter, &mut bite, fx);
+            self.check_schedule(&name, RunStart::AfterJitter, &mut bite, fx);
             self.make_changes(&name, &mut bite, fx);
         }
     }
 
-    pub(super) fn check_schedule(&mut self, name: &Name, start: Start, bite: &mut Bite, fx: &mut Effects) {
+    pub(super) fn check_schedule(&mut self, name: &Name, start: RunStart, bite: &mut Bite, fx: &mut Effects) {
         let Some(schedule) = self.state.schedule(name) else { return self.agendas.forget(name) };
         let (revision, known_to) = (schedule.revision, schedule.horizon);
         if self.agendas.of.get(name).is_none_or(|agenda| agenda.revision != revision) {
@@ -212,8 +212,8 @@ impl Manager {
         let (schedule, failures) = (name.clone(), self.state.schedule(name).map_or(0, |known| known.failures));
         match trouble {
             Some(ScheduleTrouble::RunsFail) => {}
-            Some(why) => self.report(Notice::ScheduleFailing { schedule, why, failures }, fx),
-            None => self.report(Notice::ScheduleRecovered { schedule }, fx),
+            Some(why) => self.report(ManagerNotice::ScheduleFailing { schedule, why, failures }, fx),
+            None => self.report(ManagerNotice::ScheduleRecovered { schedule }, fx),
         }
     }
 
@@ -224,7 +224,7 @@ impl Manager {
     }
 
     /// Whether every instant that has come was decided: none is left, and none is still asked for.
-    pub(super) fn has_decided_all(&self, name: &Name, start: Start) -> bool {
+    pub(super) fn has_decided_all(&self, name: &Name, start: RunStart) -> bool {
         let Some(schedule) = self.state.schedule(name) else { return true };
         let Some(agenda) = self.agendas.of.get(name) else { return false };
         match agenda.instants.front() {
@@ -240,12 +240,12 @@ impl Manager {
             && schedule.open.is_empty()
             && !schedule.paused
         {
-            self.fire(name, due, Reason::Queued, bite, fx);
+            self.fire(name, due, RecordReason::Queued, bite, fx);
         }
     }
 
     /// Instants that have come.
-    fn decide_due(&mut self, name: &Name, start: Start, bite: &mut Bite, fx: &mut Effects) {
+    fn decide_due(&mut self, name: &Name, start: RunStart, bite: &mut Bite, fx: &mut Effects) {
         let Some(schedule) = self.state.schedule(name) else { return };
         let agenda = &self.agendas.of[name];
         let (plan, now) = (&schedule.plan, self.now.wall);
@@ -255,7 +255,7 @@ impl Manager {
             return;
         }
         bite.spend((due.len() / INSTANTS_PER_UNIT) as u32);
-        let decisions = decide(&Situation {
+        let decisions = decide(&ScheduleSituation {
             now,
             due: &due,
             is_all: due.len() < agenda.instants.len() || agenda.is_end,
@@ -270,9 +270,9 @@ impl Manager {
         for decision in decisions {
             bite.spend(1);
             match decision {
-                Decision::Fire { due, reason } => self.fire(name, due, reason, bite, fx),
-                Decision::Wait { due } => self.emit(Event::InstantWaits { schedule: name.clone(), due }, fx),
-                Decision::Pass(passed) => self.pass_instants(name, passed, fx),
+                InstantDecision::Fire { due, reason } => self.fire(name, due, reason, bite, fx),
+                InstantDecision::Wait { due } => self.emit(Event::InstantWaits { schedule: name.clone(), due }, fx),
+                InstantDecision::Pass(passed) => self.pass_instants(name, passed, fx),
             }
         }
         let horizon = self.state.schedule(name).map_or(Wall::ZERO, |schedule| schedule.horizon);
@@ -282,19 +282,19 @@ impl Manager {
         }
     }
 
-    fn pass_instants(&mut self, name: &Name, passed: Passed, fx: &mut Effects) {
-        let Passed { reason, first, last, count } = passed;
+    fn pass_instants(&mut self, name: &Name, passed: PassedInstants, fx: &mut Effects) {
+        let PassedInstants { reason, first, last, count } = passed;
         self.emit(Event::InstantsPassed { schedule: name.clone(), reason, first, last, count }, fx);
     }
 
     /// Starts the run of an instant. If the job is not accepted, that is what became of the instant.
-    fn fire(&mut self, name: &Name, due: Wall, reason: Reason, bite: &mut Bite, fx: &mut Effects) {
+    fn fire(&mut self, name: &Name, due: Wall, reason: RecordReason, bite: &mut Bite, fx: &mut Effects) {
         bite.spend(4);
         let run = ScheduledRun { schedule: name.clone(), due, reason };
         if let Err(refusal) = self.start_run(run, None, fx) {
             self.refusals.note(&refusal);
-            let reason = Reason::Refused(refusal.kind());
-            self.pass_instants(name, Passed { reason, first: due, last: due, count: 1 }, fx);
+            let reason = RecordReason::Refused(refusal.kind());
+            self.pass_instants(name, PassedInstants { reason, first: due, last: due, count: 1 }, fx);
         }
     }
 
@@ -352,7 +352,7 @@ impl Manager {
         let Some(schedule) = self.state.schedule(name) else { return };
         let Some(agenda) = self.agendas.of.get(name) else { return };
         let first = agenda.instants.front();
-        let at = first.map(|due| Start::AfterJitter.of(name, *due, &schedule.plan));
+        let at = first.map(|due| RunStart::AfterJitter.of(name, *due, &schedule.plan));
         // Instants that have come and were left are looked at again: when more is known if that was asked for, else at
         // once.
         let is_left = at.is_some_and(|at| at <= self.now.wall);
@@ -366,7 +366,7 @@ impl Manager {
     pub(super) fn report_failing(&mut self, fx: &mut Effects) {
         while let Some(schedule) = self.follow_ups.newly_failing.pop() {
             let failures = self.state.schedule(&schedule).map_or(0, |schedule| schedule.failures);
-            self.report(Notice::ScheduleFailing { schedule, why: ScheduleTrouble::RunsFail, failures }, fx);
+            self.report(ManagerNotice::ScheduleFailing { schedule, why: ScheduleTrouble::RunsFail, failures }, fx);
         }
     }
 

@@ -18,7 +18,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use crate::effect::{Effect, Effects, Notice, PendingEffect};
+use crate::effect::{Effect, Effects, ManagerNotice, PendingEffect};
 use crate::event::Event;
 use crate::fence::Term;
 use crate::ids::Seq;
@@ -300,12 +300,12 @@ impl Manager {
         }
         let now = self.now.mono;
         if let Some(gap) = self.seat.advance(before, now, &self.rules) {
-            self.report(Notice::GapNoticed { gap }, fx);
+            self.report(ManagerNotice::GapNoticed { gap }, fx);
             self.ask_for_seat(fx);
         }
         self.awake = self.seat.awake_at(now);
         if let Some(step) = self.seat.clock.wall_step(self.now) {
-            self.report(Notice::WallClockStepped(step), fx);
+            self.report(ManagerNotice::WallClockStepped(step), fx);
         }
         if !self.seat.lost && now >= self.seat_pulse() {
             self.ask_for_seat(fx);
@@ -323,7 +323,7 @@ impl Manager {
             return;
         }
         if let Some(gap) = self.seat.take_unreported(&self.rules) {
-            self.report(Notice::GapNoticed { gap }, fx);
+            self.report(ManagerNotice::GapNoticed { gap }, fx);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::state::ClaimStanding;
 use crate::time::Awake;
 
 use super::Manager;
-use super::fleet::{Link, UnconfirmedAttempt, Worker, WorkerKey};
+use super::fleet::{FleetWorker, UnconfirmedAttempt, WorkerKey, WorkerTransport};
 
 impl Manager {
     pub(super) fn handle_message(&mut self, session: SessionId, message: FromWorker, fx: &mut Effects) {
@@ -80,9 +80,10 @@ impl Manager {
         }
         let group = self.join(&hello.subscription, hello.client)?;
         let granted_until = self.grant_of_this_life(known, &hello.worker, &hello.incarnation);
-        let link = Link::Session { session, liveness: SessionLiveness::connected(self.awake, granted_until) };
+        let link =
+            WorkerTransport::Session { session, liveness: SessionLiveness::connected(self.awake, granted_until) };
         let key = match known {
-            None => self.welcome_worker(Worker::new(hello.worker, hello.incarnation, link, self.awake), fx),
+            None => self.welcome_worker(FleetWorker::new(hello.worker, hello.incarnation, link, self.awake), fx),
             Some(key) => {
                 self.close_old_session(key, session, fx);
                 self.watch().note_heard(key);
@@ -128,9 +129,9 @@ impl Manager {
     ) -> Awake {
         let known = known.map(|key| self.fleet.worker(key)).filter(|worker| worker.incarnation == *incarnation);
         match known.map(|worker| &worker.link) {
-            Some(Link::Session { liveness, .. }) => liveness.granted_until(),
-            Some(Link::Http { liveness, .. }) => liveness.granted_until(),
-            Some(Link::Expected) | None => self.logged_grant(id, incarnation),
+            Some(WorkerTransport::Session { liveness, .. }) => liveness.granted_until(),
+            Some(WorkerTransport::Http { liveness, .. }) => liveness.granted_until(),
+            Some(WorkerTransport::Expected) | None => self.logged_grant(id, incarnation),
         }
     }
 
@@ -144,7 +145,7 @@ impl Manager {
     }
 
     /// Takes a worker into the books that speaks for the first time, or again after it had gone.
-    pub(super) fn welcome_worker(&mut self, worker: Worker, fx: &mut Effects) -> WorkerKey {
+    pub(super) fn welcome_worker(&mut self, worker: FleetWorker, fx: &mut Effects) -> WorkerKey {
         self.recall_departed(&worker.id, &worker.incarnation, fx);
         self.note_incarnation(&worker.id, &worker.incarnation, fx);
         // One without a session counts for no hold, evicted or not.
@@ -155,7 +156,7 @@ impl Manager {
     }
 
     /// Takes a worker into the books, with what the log remembers of it.
-    pub(super) fn add_worker(&mut self, mut worker: Worker) -> WorkerKey {
+    pub(super) fn add_worker(&mut self, mut worker: FleetWorker) -> WorkerKey {
         if let Some(record) = self.state.worker(&worker.id) {
             worker.drained = record.drained;
             worker.probation = record.probation;

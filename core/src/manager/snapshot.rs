@@ -89,7 +89,7 @@ pub struct SnapshotCut {
 
 /// A snapshot under way.
 #[derive(Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct OpenSnapshot {
     head: Option<Box<SnapshotHead>>,
     /// Taken before they changed, in that order.
     early: VecDeque<SnapshotRecord>,
@@ -105,7 +105,7 @@ pub(crate) struct Snapshot {
     passed_schedules: BTreeSet<Name>,
 }
 
-impl Snapshot {
+impl OpenSnapshot {
     fn wants(&self, key: JobKey) -> bool {
         let index = key.index();
         self.jobs.contains(&(index as u32)) && self.passed[index / 64] & (1 << (index % 64)) == 0
@@ -146,7 +146,7 @@ impl Manager {
             schedules: state.schedules().len() as u64,
         };
         let end = state.job_keys_end().index();
-        self.snapshot = Some(Box::new(Snapshot {
+        self.snapshot = Some(Box::new(OpenSnapshot {
             head: Some(Box::new(head)),
             early: VecDeque::new(),
             jobs: JobKey::FIRST.index() as u32..end as u32,
@@ -242,7 +242,7 @@ impl Manager {
     }
 
     /// A schedule that is not there came later than the snapshot began.
-    fn copy_schedule_before(&self, snapshot: &mut Snapshot, name: Name) {
+    fn copy_schedule_before(&self, snapshot: &mut OpenSnapshot, name: Name) {
         let is_behind_walk = match &snapshot.schedules {
             None => true,
             Some(passed) => passed.as_ref().is_some_and(|passed| name <= *passed),

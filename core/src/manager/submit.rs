@@ -34,7 +34,7 @@ impl Manager {
         let count = submissions.len();
         self.within(Limit::BatchJobs, count)?;
         let mut admissions = Vec::with_capacity(count);
-        let mut batch = Batch::default();
+        let mut batch = BatchReservations::default();
         for (index, submission) in submissions.into_iter().enumerate() {
             let admission = self.check_submission(submission, count > 1, &mut batch);
             admissions.push(admission.map_err(|cause| Refusal::InBatch { index, cause: Box::new(cause) })?);
@@ -65,7 +65,7 @@ impl Manager {
         &mut self,
         submission: Submission,
         in_batch: bool,
-        batch: &mut Batch,
+        batch: &mut BatchReservations,
     ) -> Result<Admission, Refusal> {
         let Submission { id, draft } = submission;
         let mut spec = check(draft, &self.rules.limits, &self.rules.job).map_err(Refusal::Invalid)?;
@@ -96,7 +96,7 @@ impl Manager {
         Ok(Admission::New { id, spec: Arc::new(spec), fingerprint: print })
     }
 
-    pub(super) fn check_unique(&self, spec: &JobSpec, batch: Option<&mut Batch>) -> Result<(), Refusal> {
+    pub(super) fn check_unique(&self, spec: &JobSpec, batch: Option<&mut BatchReservations>) -> Result<(), Refusal> {
         let Some(key) = spec.unique_key() else { return Ok(()) };
         if let Some(holder) = self.state.unique_holder(key) {
             return Err(Refusal::UniqueKeyTaken(holder));
@@ -210,7 +210,7 @@ struct Repetition {
 
 /// The room that the earlier submissions of a batch have taken.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct BatchReservations {
     ids: BTreeSet<JobId>,
     unique: BTreeSet<Name>,
     keys: BTreeMap<Name, KeyRecord>,

@@ -11,7 +11,7 @@ use crate::state::{AttemptKey, EndedAttempt, GateTie, JobImage, LedgerEntry, Wor
 use crate::time::Wall;
 use crate::timeout::{ExtensionTotals, TimeoutReason, overall_deadline};
 
-use super::fleet::{Link, Worker, WorkerKey};
+use super::fleet::{FleetWorker, WorkerKey, WorkerTransport};
 use super::{Manager, SeatState};
 
 #[derive(Clone, PartialEq, Debug)]
@@ -348,7 +348,7 @@ impl Manager {
         }
     }
 
-    fn worker_state(&self, worker: &Worker) -> WorkerState {
+    fn worker_state(&self, worker: &FleetWorker) -> WorkerState {
         if worker.evicted {
             let open = worker.eviction.as_ref().is_some_and(|eviction| {
                 eviction.taken_until > self.awake || eviction.unconfirmed.iter().any(|open| open.until > self.awake)
@@ -358,8 +358,8 @@ impl Manager {
         }
         match &worker.link {
             _ if !worker.is_absent(&self.rules.liveness, self.awake) => WorkerState::Judged,
-            Link::Http { liveness, .. } if liveness.has_left() => WorkerState::Away(AwayReason::Goodbye),
-            Link::Expected => WorkerState::Away(AwayReason::NeverCame),
+            WorkerTransport::Http { liveness, .. } if liveness.has_left() => WorkerState::Away(AwayReason::Goodbye),
+            WorkerTransport::Expected => WorkerState::Away(AwayReason::NeverCame),
             _ => WorkerState::Away(AwayReason::NoCall),
         }
     }

@@ -7,7 +7,7 @@ use crate::job::JobState;
 use crate::refusal::RefusalKind;
 use crate::time::Wall;
 
-use super::Passed;
+use super::PassedInstants;
 
 /// The number of records of a schedule that are kept; the oldest go first, and are counted.
 pub const RECORDS_KEPT: usize = 256;
@@ -35,7 +35,7 @@ impl RecordKind {
 
 /// The reason of an instant's fate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Reason {
+pub enum RecordReason {
     OnTime,
     /// Late, and started nevertheless.
     CaughtUp,
@@ -54,7 +54,7 @@ pub enum Reason {
     Late,
 }
 
-impl Reason {
+impl RecordReason {
     pub const fn kind(self) -> RecordKind {
         match self {
             Self::OnTime | Self::CaughtUp | Self::Queued | Self::RunNow => RecordKind::Fired,
@@ -90,7 +90,7 @@ pub struct Record {
     /// The last of several; else the same as `due`.
     pub last: Wall,
     pub count: u64,
-    pub reason: Reason,
+    pub reason: RecordReason,
     /// The instant of the decision.
     pub at: Wall,
     /// The run that was started.
@@ -104,7 +104,7 @@ impl Record {
         self.reason.kind()
     }
 
-    pub fn fired(due: Wall, reason: Reason, at: Wall, job: JobId) -> Self {
+    pub fn fired(due: Wall, reason: RecordReason, at: Wall, job: JobId) -> Self {
         Self { due, last: due, count: 1, reason, at, job: Some(job), outcome: None }
     }
 }
@@ -129,7 +129,7 @@ impl Records {
 
     /// Instants that share the fate of those before them share their record, unless one `between` them has another: an
     /// instant that waits for its turn has no record yet.
-    pub fn pass(&mut self, at: Wall, passed: &Passed, is_any_between: impl Fn(Wall, Wall) -> bool) {
+    pub fn pass(&mut self, at: Wall, passed: &PassedInstants, is_any_between: impl Fn(Wall, Wall) -> bool) {
         match self.list.back_mut() {
             Some(before) if before.reason == passed.reason && !is_any_between(before.last, passed.first) => {
                 before.last = passed.last;
@@ -137,7 +137,7 @@ impl Records {
                 before.at = at;
             }
             _ => {
-                let &Passed { reason, first, last, count } = passed;
+                let &PassedInstants { reason, first, last, count } = passed;
                 self.push(Record { due: first, last, count, reason, at, job: None, outcome: None });
             }
         }

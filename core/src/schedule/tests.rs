@@ -9,14 +9,14 @@ fn minutes(count: u64) -> Vec<Wall> {
     (1..=count).map(|n| Wall::from_ms(n * MINUTE)).collect()
 }
 
-fn usual(due: &[Wall], now: u64) -> Situation<'_> {
-    Situation {
+fn usual(due: &[Wall], now: u64) -> ScheduleSituation<'_> {
+    ScheduleSituation {
         now: Wall::from_ms(now),
         due,
         is_all: true,
         paused: false,
         overlap: Overlap::Skip,
-        missed: Missed::Once,
+        missed: MissedPolicy::Once,
         jitter: Duration::ZERO,
         open: 0,
         waiting: 0,
@@ -24,33 +24,38 @@ fn usual(due: &[Wall], now: u64) -> Situation<'_> {
     }
 }
 
-fn fire(minute: u64, reason: Reason) -> Decision {
-    Decision::Fire { due: Wall::from_ms(minute * MINUTE), reason }
+fn fire(minute: u64, reason: RecordReason) -> InstantDecision {
+    InstantDecision::Fire { due: Wall::from_ms(minute * MINUTE), reason }
 }
 
-fn pass(first: u64, last: u64, reason: Reason) -> Decision {
+fn pass(first: u64, last: u64, reason: RecordReason) -> InstantDecision {
     let instant = |minute| Wall::from_ms(minute * MINUTE);
-    Decision::Pass(Passed { reason, first: instant(first), last: instant(last), count: last - first + 1 })
+    InstantDecision::Pass(PassedInstants {
+        reason,
+        first: instant(first),
+        last: instant(last),
+        count: last - first + 1,
+    })
 }
 
 #[test]
 fn one_instant_that_comes_in_time_meets_what_still_runs() {
     let due = minutes(1);
-    let waits = Decision::Wait { due: due[0] };
+    let waits = InstantDecision::Wait { due: due[0] };
     for (overlap, open, waiting, decided) in [
-        (Overlap::Skip, 0, 0, fire(1, Reason::OnTime)),
-        (Overlap::Skip, 1, 0, pass(1, 1, Reason::StillRunning)),
-        (Overlap::Queue, 0, 0, fire(1, Reason::OnTime)),
+        (Overlap::Skip, 0, 0, fire(1, RecordReason::OnTime)),
+        (Overlap::Skip, 1, 0, pass(1, 1, RecordReason::StillRunning)),
+        (Overlap::Queue, 0, 0, fire(1, RecordReason::OnTime)),
         (Overlap::Queue, 1, 0, waits),
         (Overlap::Queue, 0, 1, waits),
         (Overlap::Queue, 1, MAX_WAITING - 1, waits),
-        (Overlap::Queue, 1, MAX_WAITING, pass(1, 1, Reason::QueueFull)),
-        (Overlap::Allow, 0, 0, fire(1, Reason::OnTime)),
-        (Overlap::Allow, MAX_OPEN - 1, 0, fire(1, Reason::OnTime)),
-        (Overlap::Allow, MAX_OPEN, 0, pass(1, 1, Reason::TooManyOpen)),
+        (Overlap::Queue, 1, MAX_WAITING, pass(1, 1, RecordReason::QueueFull)),
+        (Overlap::Allow, 0, 0, fire(1, RecordReason::OnTime)),
+        (Overlap::Allow, MAX_OPEN - 1, 0, fire(1, RecordReason::OnTime)),
+        (Overlap::Allow, MAX_OPEN, 0, pass(1, 1, RecordReason::TooManyOpen)),
     ] {
-        for missed in Missed::ALL {
-            let at = Situation { overlap, missed, open, waiting, ..usual(&due, MINUTE + 5) };
+        for missed in MissedPolicy::ALL {
+            let at = ScheduleSituation { overlap, missed, open, waiting, ..usual(&due, MINUTE + 5) };
             assert_eq!(decide(&at), [decided], "{overlap:?} {missed:?}, {open} open, {waiting} waiting");
         }
     }
@@ -61,28 +66,30 @@ fn after_three_hours_the_policy_about_what_was_missed_decides() {
     let hours_3 = minutes(180);
     let back_at = 180 * MINUTE + 30_000;
     let daily = [Wall::from_ms(MINUTE)];
-    let all: Vec<Decision> =
-        (1..=180).map(|n| fire(n, if n < 180 { Reason::CaughtUp } else { Reason::OnTime })).collect();
-    let superseded = pass(1, 179, Reason::Superseded);
+    let all: Vec<InstantDecision> =
+        (1..=180).map(|n| fire(n, if n < 180 { RecordReason::CaughtUp } else { RecordReason::OnTime })).collect();
+    let superseded = pass(1, 179, RecordReason::Superseded);
     for (due, missed, decided) in [
-        (&hours_3[..], Missed::Skip, vec![superseded, fire(180, Reason::OnTime)]),
-        (&hours_3[..], Missed::Once, vec![superseded, fire(180, Reason::OnTime)]),
-        (&daily[..], Missed::Skip, vec![pass(1, 1, Reason::Late)]),
-        (&daily[..], Missed::Once, vec![fire(1, Reason::CaughtUp)]),
-        (&daily[..], Missed::All, vec![fire(1, Reason::CaughtUp)]),
+        (&hours_3[..], MissedPolicy::Skip, vec![superseded, fire(180, RecordReason::OnTime)]),
+        (&hours_3[..], MissedPolicy::Once, vec![superseded, fire(180, RecordReason::OnTime)]),
+        (&daily[..], MissedPolicy::Skip, vec![pass(1, 1, RecordReason::Late)]),
+        (&daily[..], MissedPolicy::Once, vec![fire(1, RecordReason::CaughtUp)]),
+        (&daily[..], MissedPolicy::All, vec![fire(1, RecordReason::CaughtUp)]),
     ] {
-        assert_eq!(decide(&Situation { missed, ..usual(due, back_at) }), decided, "{missed:?}");
+        assert_eq!(decide(&ScheduleSituation { missed, ..usual(due, back_at) }), decided, "{missed:?}");
     }
     // The limits of `all` are those of overlaps.
-    let allowed = decide(&Situation { missed: Missed::All, overlap: Overlap::Allow, ..usual(&hours_3, back_at) });
+    let allowed =
+        decide(&ScheduleSituation { missed: MissedPolicy::All, overlap: Overlap::Allow, ..usual(&hours_3, back_at) });
     assert_eq!(allowed[..MAX_OPEN], all[..MAX_OPEN]);
-    assert_eq!(allowed[MAX_OPEN..], [pass(MAX_OPEN as u64 + 1, 180, Reason::TooManyOpen)]);
-    let queued = decide(&Situation { missed: Missed::All, overlap: Overlap::Queue, ..usual(&hours_3, back_at) });
+    assert_eq!(allowed[MAX_OPEN..], [pass(MAX_OPEN as u64 + 1, 180, RecordReason::TooManyOpen)]);
+    let queued =
+        decide(&ScheduleSituation { missed: MissedPolicy::All, overlap: Overlap::Queue, ..usual(&hours_3, back_at) });
     assert_eq!(queued[0], all[0]);
-    assert!(queued[1..=MAX_WAITING].iter().all(|decision| matches!(decision, Decision::Wait { .. })));
-    assert_eq!(queued[MAX_WAITING + 1..], [pass(MAX_WAITING as u64 + 2, 180, Reason::QueueFull)]);
-    let skipped = decide(&Situation { missed: Missed::All, ..usual(&hours_3, back_at) });
-    assert_eq!(skipped, [all[0], pass(2, 180, Reason::StillRunning)]);
+    assert!(queued[1..=MAX_WAITING].iter().all(|decision| matches!(decision, InstantDecision::Wait { .. })));
+    assert_eq!(queued[MAX_WAITING + 1..], [pass(MAX_WAITING as u64 + 2, 180, RecordReason::QueueFull)]);
+    let skipped = decide(&ScheduleSituation { missed: MissedPolicy::All, ..usual(&hours_3, back_at) });
+    assert_eq!(skipped, [all[0], pass(2, 180, RecordReason::StillRunning)]);
 }
 
 #[test]
@@ -90,12 +97,12 @@ fn lateness_counts_from_the_end_of_the_jitter() {
     let due = minutes(1);
     let jitter = Duration::from_secs(600);
     for (jitter, ms_after, decided) in [
-        (Duration::ZERO, 60_000, fire(1, Reason::OnTime)),
-        (Duration::ZERO, 60_001, pass(1, 1, Reason::Late)),
-        (jitter, 660_000, fire(1, Reason::OnTime)),
-        (jitter, 660_001, pass(1, 1, Reason::Late)),
+        (Duration::ZERO, 60_000, fire(1, RecordReason::OnTime)),
+        (Duration::ZERO, 60_001, pass(1, 1, RecordReason::Late)),
+        (jitter, 660_000, fire(1, RecordReason::OnTime)),
+        (jitter, 660_001, pass(1, 1, RecordReason::Late)),
     ] {
-        let at = Situation { missed: Missed::Skip, jitter, ..usual(&due, MINUTE + ms_after) };
+        let at = ScheduleSituation { missed: MissedPolicy::Skip, jitter, ..usual(&due, MINUTE + ms_after) };
         assert_eq!(decide(&at), [decided], "{ms_after}");
     }
 }
@@ -103,29 +110,38 @@ fn lateness_counts_from_the_end_of_the_jitter() {
 #[test]
 fn the_newest_of_a_lot_is_not_judged_before_what_follows_is_known() {
     let due = minutes(3);
-    for missed in [Missed::Skip, Missed::Once] {
-        let at = Situation { is_all: false, missed, ..usual(&due, 90 * MINUTE) };
-        assert_eq!(decide(&at), [pass(1, 2, Reason::Superseded)], "{missed:?}");
+    for missed in [MissedPolicy::Skip, MissedPolicy::Once] {
+        let at = ScheduleSituation { is_all: false, missed, ..usual(&due, 90 * MINUTE) };
+        assert_eq!(decide(&at), [pass(1, 2, RecordReason::Superseded)], "{missed:?}");
     }
-    let at = Situation { is_all: false, missed: Missed::All, overlap: Overlap::Allow, ..usual(&due, 90 * MINUTE) };
+    let at = ScheduleSituation {
+        is_all: false,
+        missed: MissedPolicy::All,
+        overlap: Overlap::Allow,
+        ..usual(&due, 90 * MINUTE)
+    };
     assert_eq!(decide(&at).len(), 3, "each starts, whatever follows");
 }
 
 #[test]
 fn without_room_the_rest_is_left_for_the_next_time() {
     let due = minutes(5);
-    let at = Situation { missed: Missed::All, overlap: Overlap::Allow, room: 2, ..usual(&due, 5 * MINUTE) };
-    assert_eq!(decide(&at), [fire(1, Reason::CaughtUp), fire(2, Reason::CaughtUp)]);
-    assert_eq!(decide(&Situation { room: 0, ..at }), []);
-    assert_eq!(decide(&Situation { room: 0, ..usual(&due, 5 * MINUTE) }), [pass(1, 4, Reason::Superseded)]);
+    let at =
+        ScheduleSituation { missed: MissedPolicy::All, overlap: Overlap::Allow, room: 2, ..usual(&due, 5 * MINUTE) };
+    assert_eq!(decide(&at), [fire(1, RecordReason::CaughtUp), fire(2, RecordReason::CaughtUp)]);
+    assert_eq!(decide(&ScheduleSituation { room: 0, ..at }), []);
+    assert_eq!(
+        decide(&ScheduleSituation { room: 0, ..usual(&due, 5 * MINUTE) }),
+        [pass(1, 4, RecordReason::Superseded)]
+    );
 }
 
 #[test]
 fn while_paused_nothing_starts_and_everything_has_its_record() {
     let due = minutes(9);
-    for missed in Missed::ALL {
-        let at = Situation { paused: true, missed, is_all: false, ..usual(&due, 60 * MINUTE) };
-        assert_eq!(decide(&at), [pass(1, 9, Reason::Paused)]);
+    for missed in MissedPolicy::ALL {
+        let at = ScheduleSituation { paused: true, missed, is_all: false, ..usual(&due, 60 * MINUTE) };
+        assert_eq!(decide(&at), [pass(1, 9, RecordReason::Paused)]);
     }
 }
 
@@ -134,7 +150,7 @@ fn while_paused_nothing_starts_and_everything_has_its_record() {
 fn every_instant_has_one_fate_however_they_are_cut_into_lots() {
     let all = minutes(200);
     for overlap in Overlap::ALL {
-        for missed in Missed::ALL {
+        for missed in MissedPolicy::ALL {
             for lot in [2, 3, 7, 64, 200] {
                 let mut rest = &all[..];
                 let mut fates: Vec<(Wall, u64)> = Vec::new();
@@ -142,19 +158,27 @@ fn every_instant_has_one_fate_however_they_are_cut_into_lots() {
                 while !rest.is_empty() {
                     let due = &rest[..lot.min(rest.len())];
                     let is_all = due.len() == rest.len();
-                    let at = Situation { overlap, missed, is_all, open, waiting, room: 5, ..usual(due, 200 * MINUTE) };
+                    let at = ScheduleSituation {
+                        overlap,
+                        missed,
+                        is_all,
+                        open,
+                        waiting,
+                        room: 5,
+                        ..usual(due, 200 * MINUTE)
+                    };
                     let before = fates.iter().map(|(_, count)| count).sum::<u64>();
                     for decision in decide(&at) {
                         match decision {
-                            Decision::Fire { due, .. } => {
+                            InstantDecision::Fire { due, .. } => {
                                 open += 1;
                                 fates.push((due, 1));
                             }
-                            Decision::Wait { due } => {
+                            InstantDecision::Wait { due } => {
                                 waiting += 1;
                                 fates.push((due, 1));
                             }
-                            Decision::Pass(passed) => fates.push((passed.first, passed.count)),
+                            InstantDecision::Pass(passed) => fates.push((passed.first, passed.count)),
                         }
                     }
                     // Half of the runs end between two steps.
@@ -196,8 +220,8 @@ fn records_are_bounded_and_a_row_of_one_fate_is_one_of_them() {
     let mut records = Records::default();
     let instant = Wall::from_ms;
     for lot in 0..1_000 {
-        let passed = Passed {
-            reason: Reason::Superseded,
+        let passed = PassedInstants {
+            reason: RecordReason::Superseded,
             first: instant(lot * 10 + 1),
             last: instant(lot * 10 + 10),
             count: 10,
@@ -211,7 +235,7 @@ fn records_are_bounded_and_a_row_of_one_fate_is_one_of_them() {
     );
     let job = JobId::from_u128;
     for n in 0..RECORDS_KEPT as u128 {
-        records.push(Record::fired(instant(20_000 + n as u64), Reason::OnTime, instant(0), job(n)));
+        records.push(Record::fired(instant(20_000 + n as u64), RecordReason::OnTime, instant(0), job(n)));
     }
     assert_eq!((records.list.len(), records.dropped), (RECORDS_KEPT, 10_000));
     records.end(job(7), JobState::Failed);

@@ -11,7 +11,7 @@ use crate::job::end::JobEnd;
 use crate::job::{Cause, Ending, WorkflowState, transition};
 use crate::payload::{Digest, Payload};
 use crate::refusal::RefusalKind;
-use crate::schedule::Passed;
+use crate::schedule::PassedInstants;
 use crate::time::Wall;
 use crate::timeout::TimeoutReason;
 
@@ -188,7 +188,7 @@ impl State {
             Event::SchedulePaused { schedule } => self.pause_schedule(schedule, true),
             Event::ScheduleResumed { schedule } => self.pause_schedule(schedule, false),
             Event::InstantsPassed { schedule, reason, first, last, count } => {
-                let passed = Passed { reason: *reason, first: *first, last: *last, count: *count };
+                let passed = PassedInstants { reason: *reason, first: *first, last: *last, count: *count };
                 self.pass_instants(at, schedule, &passed);
             }
             Event::InstantWaits { schedule, due } => self.await_turn(schedule, *due),

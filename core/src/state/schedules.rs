@@ -12,7 +12,9 @@ use crate::event::{ScheduleSet, ScheduledRun};
 use crate::ids::{JobId, Name, Seq};
 use crate::job::{JobSpec, JobState};
 use crate::payload::Digest;
-use crate::schedule::{LATE_AFTER, Missed, Overlap, Passed, Reason, Record, RecordKind, Records, Timing};
+use crate::schedule::{
+    LATE_AFTER, MissedPolicy, Overlap, PassedInstants, Record, RecordKind, RecordReason, Records, Timing,
+};
 use crate::time::Wall;
 
 use super::{JobKey, State};
@@ -24,7 +26,7 @@ pub struct SchedulePlan {
     /// The job that every run is a copy of.
     pub job: JobSpec,
     pub overlap: Overlap,
-    pub missed: Missed,
+    pub missed: MissedPolicy,
     pub jitter: Duration,
     /// Set if repeated failure is trouble of the node that people must see.
     pub critical: bool,
@@ -135,8 +137,8 @@ impl Schedule {
     fn due_since_success(&self) -> Option<Wall> {
         let since = self.records.list.iter().rev().take_while(|record| record.outcome != Some(JobState::Succeeded));
         let due = since.filter_map(|record| match record.reason {
-            Reason::Paused | Reason::Superseded | Reason::RunNow => None,
-            Reason::StillRunning | Reason::QueueFull | Reason::TooManyOpen => None,
+            RecordReason::Paused | RecordReason::Superseded | RecordReason::RunNow => None,
+            RecordReason::StillRunning | RecordReason::QueueFull | RecordReason::TooManyOpen => None,
             _ if record.kind() == RecordKind::Fired => Some(record.at),
             _ => Some(record.due),
         });
@@ -153,7 +155,7 @@ impl Schedule {
         if let Timing::Every(interval) = self.plan.timing {
             return interval;
         }
-        let dues = self.records.list.iter().filter(|record| record.reason != Reason::RunNow);
+        let dues = self.records.list.iter().filter(|record| record.reason != RecordReason::RunNow);
         let gaps = dues.clone().zip(dues.skip(1)).map(|(one, next)| next.due.since(one.last));
         gaps.max().unwrap_or(USUAL_PERIOD)
     }
@@ -168,7 +170,7 @@ impl Schedule {
         self.records.push(Record::fired(due, reason, at, job));
         self.counts.add(RecordKind::Fired, 1);
         self.open.push(job);
-        if reason != Reason::RunNow {
+        if reason != RecordReason::RunNow {
             self.settle(due);
         }
     }
@@ -248,7 +250,7 @@ impl State {
         self.release_plan(&gone.plan, unreferenced);
     }
 
-    pub(super) fn pass_instants(&mut self, at: Wall, name: &Name, passed: &Passed) {
+    pub(super) fn pass_instants(&mut self, at: Wall, name: &Name, passed: &PassedInstants) {
         let schedule = self.schedules.get_mut(name).expect("an event names a schedule that is there");
         let waiting = &schedule.waiting;
         let is_any_between = |after: Wall, before: Wall| waiting.iter().any(|due| after < *due && *due < before);

@@ -21,7 +21,7 @@ macro_rules! names {
     };
 }
 
-names!(INPUTS, input_name, Input: Wake SeatTaken SeatConfirmed SeatLost Drained Durable Load Call CallGone Session
+names!(INPUTS, input_name, Input: Wake SeatTaken SeatConfirmed SeatLost QueueEmptied Durable Load Call CallGone Session
     SessionClosed Undeliverable Archived Due GateOpened GateClosed Gate ArchivedFound);
 names!(CALLS, call_name, Call: Submit Cancel CancelWhere Retry RetryArchived Extend Poll Beat Settle RequestExtension
     FetchInput PauseQueue ResumeQueue DrainWorker UndrainWorker Goodbye ReplayDeadLetter DropDeadLetter

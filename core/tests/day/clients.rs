@@ -153,7 +153,7 @@ impl Day {
                     timing,
                     job: Draft::of_kind(KINDS[below(2) as usize], *b"{}"),
                     overlap: Overlap::ALL[below(3) as usize],
-                    missed: Missed::ALL[below(3) as usize],
+                    missed: MissedPolicy::ALL[below(3) as usize],
                     jitter: secs(below(20)),
                     critical: below(2) == 0,
                     paused: None,

@@ -46,7 +46,7 @@ pub(super) enum Turn {
     Beat(Beat),
     Ask,
     Nothing,
-    End(Report),
+    End(EndReport),
 }
 
 impl Day {
@@ -222,12 +222,12 @@ impl Day {
             // Half of them speak up before it is over.
             Temper::Quiet if ticks < 30 + 10 * (handler.left % 2) => Turn::Nothing,
             Temper::AsksForTime if ticks < 4 => Turn::Ask,
-            Temper::Fails if over => Turn::End(Report::Fail { error: "no".into(), retryable: true, delay: None }),
+            Temper::Fails if over => Turn::End(EndReport::Fail { error: "no".into(), retryable: true, delay: None }),
             Temper::FailsForGood if over => {
-                Turn::End(Report::Fail { error: "never".into(), retryable: false, delay: None })
+                Turn::End(EndReport::Fail { error: "never".into(), retryable: false, delay: None })
             }
-            Temper::GivesBack if over => Turn::End(Report::Release { delay: None }),
-            _ if over => Turn::End(Report::Succeed { result: self.payload() }),
+            Temper::GivesBack if over => Turn::End(EndReport::Release { delay: None }),
+            _ if over => Turn::End(EndReport::Succeed { result: self.payload() }),
             _ => step,
         }
     }

@@ -11,7 +11,7 @@ use onward_core::effect::Effect;
 use onward_core::event::{Event, StampedEvent};
 use onward_core::ids::Name;
 use onward_core::input::{DueInstants, Input};
-use onward_core::schedule::{Reason, Timing, take_lot};
+use onward_core::schedule::{RecordReason, Timing, take_lot};
 use onward_core::time::Wall;
 
 fn interval_ms(timing: &Timing) -> u64 {
@@ -34,18 +34,18 @@ pub fn find_due(effect: &Effect) -> Option<Input> {
 /// Reads a log, and sees that every due instant has one fate, and none is left out.
 #[derive(Default)]
 pub struct DueWitness {
-    schedules: BTreeMap<Name, Seen>,
+    schedules: BTreeMap<Name, SeenInstant>,
     /// Instants of all schedules that have their record.
     pub recorded: u64,
 }
 
-struct Seen {
+struct SeenInstant {
     timing: Timing,
     horizon: u64,
     waiting: BTreeSet<u64>,
 }
 
-impl Seen {
+impl SeenInstant {
     fn next(&self) -> u64 {
         let ms = interval_ms(&self.timing);
         (self.horizon / ms + 1) * ms
@@ -64,7 +64,7 @@ impl DueWitness {
     pub fn note(&mut self, stamped: &StampedEvent) {
         match &stamped.event {
             Event::ScheduleSet(set) => {
-                let known = self.schedules.entry(set.schedule.clone()).or_insert_with(|| Seen {
+                let known = self.schedules.entry(set.schedule.clone()).or_insert_with(|| SeenInstant {
                     timing: set.plan.timing.clone(),
                     horizon: set.horizon.as_ms(),
                     waiting: BTreeSet::new(),
@@ -98,8 +98,8 @@ impl DueWitness {
                 let Some(run) = &submitted.scheduled else { return };
                 let seen = self.schedules.get_mut(&run.schedule).expect("it is known");
                 match run.reason {
-                    Reason::RunNow => return,
-                    Reason::Queued => assert!(seen.waiting.remove(&run.due.as_ms()), "{:?} did not wait", run),
+                    RecordReason::RunNow => return,
+                    RecordReason::Queued => assert!(seen.waiting.remove(&run.due.as_ms()), "{:?} did not wait", run),
                     _ => seen.advance(&run.schedule, run.due, run.due, 1),
                 }
                 self.recorded += 1;

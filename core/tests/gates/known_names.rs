@@ -1,7 +1,7 @@
 //! The datacenters that a gate knows: those that it has heard, and those that an open job names.
 
 use onward_core::fence::Term;
-use onward_core::gate::effect::Notice;
+use onward_core::gate::effect::GateNotice;
 use onward_core::gate::input::{Call, Input};
 use onward_core::gate::message::{
     FinalStatus, Frame, FromDatacenter, Hello, JobOutline, JobReport, Outcome, WorkflowCounts,
@@ -9,7 +9,7 @@ use onward_core::gate::message::{
 use onward_core::health::DatacenterCounts;
 use onward_core::ids::{JobId, StreamId};
 use onward_core::input::Submission;
-use onward_core::job::draft::{Invalid, Problem};
+use onward_core::job::draft::{DraftProblem, Invalid};
 use onward_core::job::{JobState, TimeoutPolicy};
 use onward_core::limits::{Limit, LimitMet};
 use onward_core::refusal::{Refusal, RefusalKind};
@@ -38,9 +38,12 @@ fn names_that_only_jobs_have_do_not_turn_a_datacenter_away() {
     let mut world = world();
     world.submit(impatient(&["misspelt"]));
     assert!(greet(&mut world, "b", 9_001));
-    assert!(world.notices.iter().all(|notice| !matches!(notice, Notice::TooManyDatacenters { .. })));
+    assert!(world.notices.iter().all(|notice| !matches!(notice, GateNotice::TooManyDatacenters { .. })));
     assert!(!greet(&mut world, "c", 9_002), "two are heard");
-    assert!(world.notices.contains(&Notice::TooManyDatacenters { datacenter: name("c"), met: MET }), "and it is said");
+    assert!(
+        world.notices.contains(&GateNotice::TooManyDatacenters { datacenter: name("c"), met: MET }),
+        "and it is said"
+    );
 }
 
 #[test]
@@ -91,7 +94,7 @@ fn a_job_is_rebuilt_when_there_is_room_for_it() {
 fn a_job_that_names_a_datacenter_twice_is_refused() {
     let mut world = World::new(&["a", "b"]);
     let submission = Submission { id: JobId::from_u128(9), draft: impatient(&["a", "b", "a"]) };
-    let invalid = Invalid { field: "datacenters", problem: Problem::NamedTwice(name("a")) };
+    let invalid = Invalid { field: "datacenters", problem: DraftProblem::NamedTwice(name("a")) };
     let refused = Refusal::InBatch { index: 0, cause: Box::new(Refusal::Invalid(invalid)) };
     assert_eq!(world.call(Call::Submit(vec![submission])), Err(refused));
 }

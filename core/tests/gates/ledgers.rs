@@ -1,6 +1,6 @@
 //! What is written down about a job's time, in its datacenter and at the gate, and what each says about it.
 
-use onward_core::effect::{Notice, TimeoutAuthority};
+use onward_core::effect::{ManagerNotice, TimeoutAuthority};
 use onward_core::gate::input::Call;
 use onward_core::gate::message::{StaleToken, ToDatacenter};
 use onward_core::ids::JobId;
@@ -16,7 +16,7 @@ fn there(world: &World, job: JobId) -> Vec<LedgerFact> {
     view.ledger.into_iter().map(|entry| entry.what).collect()
 }
 
-fn said(world: &World) -> &[Notice] {
+fn said(world: &World) -> &[ManagerNotice] {
     &world.datacenters[0].said
 }
 
@@ -28,7 +28,7 @@ fn of_a_job_that_would_have_ended_in_a_datacenter_each_step_until_the_gate_ends_
     world.datacenters[0].habit = Habit::Hang;
     world.advance(secs(130));
     assert_eq!(there(&world, job), [LedgerFact::LocallyTimedOut { reason: Stuck }, LedgerFact::GateAnswered]);
-    assert!(said(&world).contains(&Notice::LocallyTimedOut { job, reason: Stuck }));
+    assert!(said(&world).contains(&ManagerNotice::LocallyTimedOut { job, reason: Stuck }));
     world.datacenters[0].habit = Habit::Move;
     world.advance(secs(10));
     assert_eq!(there(&world, job).last(), Some(&LedgerFact::LocalTimeoutOver));
@@ -38,7 +38,7 @@ fn of_a_job_that_would_have_ended_in_a_datacenter_each_step_until_the_gate_ends_
     world.advance(secs(140));
     let epoch = world.epoch(1);
     assert_eq!(there(&world, job).last(), Some(&LedgerFact::TimedOut { reason: Stuck, epoch: Some(epoch) }));
-    let notice = Notice::JobTimedOut { job, reason: Stuck, by: TimeoutAuthority::Gate(epoch) };
+    let notice = ManagerNotice::JobTimedOut { job, reason: Stuck, by: TimeoutAuthority::Gate(epoch) };
     assert_eq!(said(&world).last(), Some(&notice));
 }
 
@@ -51,7 +51,7 @@ fn that_no_gate_has_answered_is_told_apart() {
     world.until(secs(600), "it ends by itself", |world| !world.datacenters[0].runs(job));
     let timed_out = LedgerFact::TimedOut { reason: Overall, epoch: None };
     assert_eq!(there(&world, job), [LedgerFact::LocallyTimedOut { reason: Overall }, timed_out]);
-    let notice = Notice::JobTimedOut { job, reason: Overall, by: TimeoutAuthority::Fallback };
+    let notice = ManagerNotice::JobTimedOut { job, reason: Overall, by: TimeoutAuthority::Fallback };
     assert_eq!(said(&world).last(), Some(&notice));
 }
 
@@ -93,6 +93,6 @@ fn a_decision_that_is_refused_is_said() {
     world.advance(secs(2));
     let (stream, now, epoch) = (world.stream(0), world.now, world.epoch(0));
     world.datacenters[0].hear_gate(stream, ToDatacenter::Cancel { job, epoch }, now);
-    assert_eq!(said(&world), [Notice::GateCorrected { job, stale: StaleToken::Epoch }]);
+    assert_eq!(said(&world), [ManagerNotice::GateCorrected { job, stale: StaleToken::Epoch }]);
     assert!(world.datacenters[0].runs(job));
 }

@@ -6,7 +6,7 @@ use onward_core::event::Event as ManagerEvent;
 use onward_core::gate::input::Call;
 use onward_core::ids::{Claim, JobId};
 use onward_core::job::{Draft, TimeoutPolicy, WorkflowDraft};
-use onward_core::message::Report;
+use onward_core::message::EndReport;
 use onward_core::time::Wall;
 
 use super::world::{Habit, World, impatient, name, secs, with_policy};
@@ -63,7 +63,7 @@ fn an_attempt_that_is_stuck_beside_another_is_reported_when_that_one_has_ended()
     let (first, now) = (newest_stuck(&world), world.now);
     let others: Vec<Claim> = world.datacenters[0].holding.iter().copied().filter(|claim| *claim != first).collect();
     world.datacenters[0].holding = vec![first];
-    world.datacenters[0].settle_all(&Report::Succeed { result: (*b"1").into() }, now);
+    world.datacenters[0].settle_all(&EndReport::Succeed { result: (*b"1").into() }, now);
     world.datacenters[0].holding = others.clone();
     world.carry(0);
     world.advance(secs(15));
@@ -95,7 +95,7 @@ fn a_job_that_is_late_when_its_stuck_attempt_ends_does_not_outlive_the_fallback(
     // Stuck at about 120 s; the overall time is over at 200 s.
     world.advance(secs(248));
     let now = world.now;
-    let report = Report::Fail { error: "no".into(), retryable: true, delay: Some(secs(3_600)) };
+    let report = EndReport::Fail { error: "no".into(), retryable: true, delay: Some(secs(3_600)) };
     world.datacenters[0].settle_all(&report, now);
     assert!(world.datacenters[0].runs(job), "it is tried again in an hour");
     world.until(secs(310), "no gate says anything", |world| !world.datacenters[0].runs(job));

@@ -2,7 +2,7 @@
 
 use onward_core::fence::Term;
 use onward_core::gate::TargetState;
-use onward_core::gate::effect::{Effect, Effects, Notice};
+use onward_core::gate::effect::{Effect, Effects, GateNotice};
 use onward_core::gate::event::{Event, TargetCause};
 use onward_core::gate::input::{Call, Input};
 use onward_core::gate::message::{Frame, FromDatacenter, Hello, ToDatacenter};
@@ -11,7 +11,7 @@ use onward_core::ids::{JobId, RequestId, StreamId};
 use onward_core::input::Submission;
 use onward_core::job::{Draft, JobState, TimeoutPolicy};
 use onward_core::limits::{Limit, LimitMet};
-use onward_core::message::Report;
+use onward_core::message::EndReport;
 use onward_core::refusal::Refusal;
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
@@ -30,7 +30,7 @@ fn ends(policy: TimeoutPolicy, targets: &[&str], hanging: usize) -> bool {
     let declared = world.declared(job).is_some();
     assert_eq!(declared, world.has_ended_everywhere(job), "all or none");
     assert_eq!(world.state(job), if declared { JobState::TimedOut } else { JobState::Running });
-    let notice = Notice::TimeoutDeclared { job, reason: TimeoutReason::Stuck };
+    let notice = GateNotice::TimeoutDeclared { job, reason: TimeoutReason::Stuck };
     assert_eq!(world.notices.iter().filter(|one| **one == notice).count(), usize::from(declared), "once");
     declared
 }
@@ -73,7 +73,7 @@ fn that_all_are_late_by_their_own_clocks_ends_the_job_once_no_time_remains_anywh
     assert!((secs(160)..secs(161)).contains(&took), "and not before: {took:?}");
     world.advance(secs(2));
     assert!(world.has_ended_everywhere(job));
-    assert!(world.notices.contains(&Notice::TimeoutDeclared { job, reason: TimeoutReason::Overall }));
+    assert!(world.notices.contains(&GateNotice::TimeoutDeclared { job, reason: TimeoutReason::Overall }));
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn a_target_that_was_told_to_stop_and_has_not_is_shown_as_cancelling() {
     };
     assert_eq!(sent(&world), 1, "that it is stopping is no reason to tell it again at once");
     let now = world.now;
-    world.datacenters[0].settle_all(&Report::Fail { error: "no".into(), retryable: true, delay: None }, now);
+    world.datacenters[0].settle_all(&EndReport::Fail { error: "no".into(), retryable: true, delay: None }, now);
     world.carry(0);
     world.advance(secs(1));
     let target = &world.view(job).targets[0];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use onward_core::event::Event as ManagerEvent;
 use onward_core::fence::Term;
-use onward_core::gate::effect::{Answer, Notice};
+use onward_core::gate::effect::{Answer, GateNotice};
 use onward_core::gate::event::{Event, TargetCause};
 use onward_core::gate::input::{Call, Input};
 use onward_core::gate::message::{Frame, FromDatacenter, Hello, Outcome, StaleToken, ToDatacenter};
@@ -35,7 +35,7 @@ fn a_stuck_report_ends_the_job_in_every_datacenter_and_each_confirms() {
     let view = world.view(job);
     assert_eq!(view.state, JobState::TimedOut);
     assert!(view.targets.iter().all(|target| target.confirmed && target.state == TargetState::TimedOut));
-    assert!(world.notices.contains(&Notice::TimeoutDeclared { job, reason: TimeoutReason::Stuck }));
+    assert!(world.notices.contains(&GateNotice::TimeoutDeclared { job, reason: TimeoutReason::Stuck }));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_new_leader_keeps_the_start_and_raises_the_term() {
     world.advance(secs(5));
     assert_eq!(world.datacenters[0].view(job).unwrap().started_at, started);
     assert_eq!(world.gate().state().datacenter(&name("a")).unwrap().term, Term::new(2));
-    assert!(world.notices.contains(&Notice::LeaderTransferred { datacenter: name("a"), term: Term::new(2) }));
+    assert!(world.notices.contains(&GateNotice::LeaderTransferred { datacenter: name("a"), term: Term::new(2) }));
     assert_eq!(world.state(job), JobState::Running);
     world.until(secs(180), "the overall timeout", |world| world.has_ended_everywhere(job));
     let ended = world.now.mono.as_ms() - 6_000;
@@ -74,7 +74,7 @@ fn a_gate_that_lost_everything_rebuilds_the_job_from_reports_and_decides() {
     world.until(secs(15), "it is decided", |world| world.has_ended_everywhere(job));
     world.advance(secs(2));
     assert_eq!(world.state(job), JobState::TimedOut);
-    assert!(world.notices.iter().any(|notice| matches!(notice, Notice::JobRebuilt { job: of, .. } if *of == job)));
+    assert!(world.notices.iter().any(|notice| matches!(notice, GateNotice::JobRebuilt { job: of, .. } if *of == job)));
     // Under an epoch above the one that the datacenters had seen.
     let epochs: Vec<u64> = world
         .datacenters
@@ -123,7 +123,7 @@ fn a_stale_global_timeout_is_refused_corrected_and_decided_again() {
     assert_eq!(world.datacenters[0].manager.refusals().of(RefusalKind::StaleTerm), 1);
     world.carry(0);
     world.advance(secs(1));
-    let corrected = Notice::Corrected { job, datacenter: name("a"), stale: StaleToken::Term };
+    let corrected = GateNotice::Corrected { job, datacenter: name("a"), stale: StaleToken::Term };
     assert!(world.notices.contains(&corrected));
     assert_eq!(world.state(job), JobState::Running, "nothing had been decided");
     world.until(secs(140), "decided again, under the new term", |world| world.has_ended_everywhere(job));
@@ -156,7 +156,7 @@ fn an_order_that_comes_after_its_leader_is_corrected_and_obeyed_under_the_new_te
     world.deaf = None;
     world.carry(0);
     world.advance(Duration::from_millis(20));
-    let corrected = Notice::Corrected { job, datacenter: name("a"), stale: StaleToken::Term };
+    let corrected = GateNotice::Corrected { job, datacenter: name("a"), stale: StaleToken::Term };
     assert!(world.notices.contains(&corrected));
     let again = &world.sent[sent..];
     let is_new =
@@ -468,7 +468,7 @@ fn a_manager_cannot_speak_for_another_datacenter() {
     let hello = Hello { datacenter: name("a"), life: 1, epoch: None, counts: DatacenterCounts::default() };
     let frame = Frame { term: Term::new(99), number: 1, message: FromDatacenter::Hello(hello) };
     world.step_gate(Input::Datacenter { stream, frame });
-    assert!(world.notices.contains(&Notice::WrongDatacenter { proven: name("b"), said: name("a") }));
+    assert!(world.notices.contains(&GateNotice::WrongDatacenter { proven: name("b"), said: name("a") }));
     for datacenter in ["a", "b"] {
         let known = world.gate().state().datacenter(&name(datacenter)).unwrap();
         assert_eq!(known.term, Term::new(1), "{datacenter}: nothing was taken from it");
@@ -583,7 +583,7 @@ fn a_datacenter_that_was_restored_under_the_same_term_is_told_by_its_life() {
     let now = world.now;
     world.datacenters[0].restore_backup(0, 1, now);
     world.advance(secs(2));
-    assert!(world.notices.contains(&Notice::DatacenterRestored { datacenter: name("a"), term: Term::new(1) }));
+    assert!(world.notices.contains(&GateNotice::DatacenterRestored { datacenter: name("a"), term: Term::new(1) }));
     // What it says counts at once, though its numbers begin anew.
     let job = world.submit(impatient(&["a"]));
     world.datacenters[0].habit = Habit::Hang;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use onward_core::gate::input::Call;
 use onward_core::gate::message::{FromDatacenter, Placement, ToDatacenter};
-use onward_core::health::{Progress, Verdict};
+use onward_core::health::{ProgressSignal, Verdict};
 use onward_core::ids::{JobId, StreamId};
 use onward_core::job::{Draft, OnStuck};
-use onward_core::message::Report;
+use onward_core::message::EndReport;
 use onward_core::time::Wall;
 
 use super::world::{Habit, World, impatient, secs};
@@ -67,7 +67,7 @@ fn an_order_is_repeated_until_its_datacenter_has_said_how_the_job_ended() {
     let cancels = |world: &World| orders(world, |message| matches!(message, ToDatacenter::Cancel { .. }));
     assert!((4..=5).contains(&cancels(&world)), "at once, and every ten seconds: {}", cancels(&world));
     let now = world.now;
-    let report = Report::Fail { error: "no".into(), retryable: false, delay: None };
+    let report = EndReport::Fail { error: "no".into(), retryable: false, delay: None };
     world.datacenters[0].settle_all(&report, now);
     world.carry(0);
     world.advance(secs(1));
@@ -87,7 +87,7 @@ fn a_gate_that_waits_for_a_handler_to_stop_has_nothing_to_forward() {
         world.advance(secs(60));
         assert_eq!(world.gate().own_health().demand, 0, "a cancel is no submission");
         let own = world.gate().own_judgement();
-        assert_eq!((own.verdict, own.signals.progress), (Verdict::Healthy, Progress::Idle));
+        assert_eq!((own.verdict, own.signals.progress), (Verdict::Healthy, ProgressSignal::Idle));
     }
     let owed: usize = world.gate().datacenters().map(|known| known.owed).sum();
     assert_eq!(owed, 1, "it is shown as owed all the same");

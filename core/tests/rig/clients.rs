@@ -79,7 +79,7 @@ impl Rig {
     }
 
     /// Notices since this was last asked.
-    pub fn noticed(&mut self) -> Vec<Notice> {
+    pub fn noticed(&mut self) -> Vec<ManagerNotice> {
         std::mem::take(&mut self.notices)
     }
 

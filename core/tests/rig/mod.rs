@@ -10,7 +10,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onward_core::effect::{AcceptedJob, Answer, Effect, Effects, Notice, TimeoutAuthority};
+use onward_core::effect::{AcceptedJob, Answer, Effect, Effects, ManagerNotice, TimeoutAuthority};
 use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::{AttemptFence, Term};
 use onward_core::health::Verdict;
@@ -19,7 +19,7 @@ use onward_core::input::{Call, Filter, Input, Poll, Submission};
 use onward_core::job::{Draft, JobState};
 use onward_core::manager::{JobView, Manager, SnapshotRecord, WorkerView};
 use onward_core::message::{
-    Assignment, Beat, BeatAccepted, ExtensionAnswer, ExtensionRequest, FromWorker, Hello, Report, Settlement,
+    Assignment, Beat, BeatAccepted, EndReport, ExtensionAnswer, ExtensionRequest, FromWorker, Hello, Settlement,
     Subscription, ToWorker,
 };
 use onward_core::payload::Digest;
@@ -39,7 +39,7 @@ pub struct Rig {
     pub log: Vec<StampedEvent>,
     pub sent: Vec<(SessionId, ToWorker)>,
     pub replies: BTreeMap<RequestId, Result<Answer, Refusal>>,
-    pub notices: Vec<Notice>,
+    pub notices: Vec<ManagerNotice>,
     pub closed: Vec<SessionId>,
     pub to_archive: Vec<JobId>,
     pub unreferenced: Vec<Digest>,
@@ -181,7 +181,7 @@ impl Rig {
             Effect::ConfirmSeat { question } => {
                 self.question = question;
                 if self.log_answers {
-                    inputs.push(Input::Drained);
+                    inputs.push(Input::QueueEmptied);
                     inputs.push(self.seat_answer());
                 }
             }
@@ -281,12 +281,12 @@ fn without_archive<'a, T: 'a>(answers: impl IntoIterator<Item = &'a mut Result<T
     }
 }
 
-pub fn success() -> Report {
-    Report::Succeed { result: bytes("\"ok\"").into() }
+pub fn success() -> EndReport {
+    EndReport::Succeed { result: bytes("\"ok\"").into() }
 }
 
-pub fn failure() -> Report {
-    Report::Fail { error: "no".into(), retryable: true, delay: None }
+pub fn failure() -> EndReport {
+    EndReport::Fail { error: "no".into(), retryable: true, delay: None }
 }
 
 /// The fence of the n-th hand-out under a term.
@@ -295,8 +295,8 @@ pub fn fence(term: u64, handout: u32) -> AttemptFence {
 }
 
 /// The notice of a job that met its overall deadline, and that no gate decides about.
-pub fn timed_out(job: JobId) -> Notice {
-    Notice::JobTimedOut { job, reason: TimeoutReason::Overall, by: TimeoutAuthority::Datacenter }
+pub fn timed_out(job: JobId) -> ManagerNotice {
+    ManagerNotice::JobTimedOut { job, reason: TimeoutReason::Overall, by: TimeoutAuthority::Datacenter }
 }
 
 /// A job whose handler may go without a forward step for an hour.

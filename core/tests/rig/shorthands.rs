@@ -44,7 +44,7 @@ impl Rig {
     }
 
     pub fn fail_for_good(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
-        self.settle(session, claim, Report::Fail { error: "no".into(), retryable: false, delay: None })
+        self.settle(session, claim, EndReport::Fail { error: "no".into(), retryable: false, delay: None })
     }
 
     /// Five jobs of kind `k` fail for good on a worker that has room for one.
@@ -70,7 +70,7 @@ impl Rig {
             for _ in 0..5 {
                 self.submit(job("k"));
                 let claim = self.leases(poll.clone()).remove(0).claim;
-                let report = Report::Fail { error: "no".into(), retryable: false, delay: None };
+                let report = EndReport::Fail { error: "no".into(), retryable: false, delay: None };
                 self.http_settle(claim, report).expect("accepted");
             }
             self.advance(secs(wait_s));
@@ -89,7 +89,7 @@ impl Rig {
     /// The workers that were evicted so far.
     pub fn evictions(&self) -> Vec<&str> {
         let evicted = self.notices.iter().filter_map(|notice| match notice {
-            Notice::WorkerEvicted { worker } => Some(worker.as_str()),
+            ManagerNotice::WorkerEvicted { worker } => Some(worker.as_str()),
             _ => None,
         });
         evicted.collect()

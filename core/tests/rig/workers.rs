@@ -85,7 +85,7 @@ impl Rig {
         self.beat(session, Beat::progress(claim, watermark)).expect("accepted");
     }
 
-    pub fn settle(&mut self, session: SessionId, claim: Claim, report: Report) -> Result<(), Refusal> {
+    pub fn settle(&mut self, session: SessionId, claim: Claim, report: EndReport) -> Result<(), Refusal> {
         self.tell(session, FromWorker::Settle(vec![Settlement::new(claim, report)]));
         let answers =
             self.sent.iter().rposition(|(to, message)| *to == session && matches!(message, ToWorker::SettleAnswers(_)));
@@ -104,7 +104,7 @@ impl Rig {
     }
 
     pub fn release(&mut self, session: SessionId, claim: Claim) -> Result<(), Refusal> {
-        self.settle(session, claim, Report::Release { delay: None })
+        self.settle(session, claim, EndReport::Release { delay: None })
     }
 
     pub fn ask_extension(&mut self, session: SessionId, claims: Vec<Claim>, progress: f64) -> ExtensionAnswer {
@@ -159,7 +159,7 @@ impl Rig {
         }
     }
 
-    pub fn http_settle(&mut self, claim: Claim, report: Report) -> Result<(), Refusal> {
+    pub fn http_settle(&mut self, claim: Claim, report: EndReport) -> Result<(), Refusal> {
         match self.call(Call::Settle(vec![Settlement::new(claim, report)]))? {
             Answer::Settled(mut answers) => answers.remove(0).answer,
             other => panic!("a settlement is answered by {other:?}"),

@@ -9,7 +9,7 @@ use onward_core::health::{DatacenterClass, DatacenterCounts, Verdict};
 use onward_core::ids::Incarnation;
 use onward_core::input::{Call, Input, Poll};
 use onward_core::manager::{AwayReason, EvictedReason, WorkerState};
-use onward_core::message::{Beat, Report};
+use onward_core::message::{Beat, EndReport};
 use onward_core::refusal::Refusal;
 use onward_core::time::Wall;
 
@@ -177,7 +177,7 @@ fn a_goodbye_takes_nothing_from_it_and_says_what_it_holds() {
     rig.http_beat(Beat::plain(leases[0].claim)).unwrap();
     rig.http_settle(leases[0].claim, success()).unwrap();
     assert_eq!(goodbye(&mut rig, "h", "1"), Ok(1));
-    rig.http_settle(leases[1].claim, Report::Release { delay: None }).unwrap();
+    rig.http_settle(leases[1].claim, EndReport::Release { delay: None }).unwrap();
     assert_eq!((state_of(&rig, "h"), rig.manager.view().workers), (GOODBYE, 0), "away as soon as it holds nothing");
     assert_eq!(rig.endings(ids[1].id), ["released"]);
 }

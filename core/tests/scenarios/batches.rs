@@ -12,11 +12,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::rig::*;
 
 /// A key and a body, both of few.
-type Sent = (Option<u64>, u64);
+type SentBatch = (Option<u64>, u64);
 
 /// The answer to a batch, found the long way round: which submission each is, as its index; or which of them is the
 /// first that conflicts.
-fn expected(batch: &[Sent], known: &BTreeMap<u64, u64>) -> Result<Vec<Option<usize>>, usize> {
+fn expected(batch: &[SentBatch], known: &BTreeMap<u64, u64>) -> Result<Vec<Option<usize>>, usize> {
     let mut first = Vec::new();
     for (at, (key, body)) in batch.iter().enumerate() {
         let Some(key) = key else {
@@ -69,9 +69,9 @@ fn keys_that_meet_in_a_batch_give_the_first_job_or_a_conflict_for_all() {
         let (mut known, mut ids) = (BTreeMap::new(), BTreeMap::new());
         for _ in 0..4 {
             let keys = 3 + below(40);
-            let batch: Vec<Sent> =
+            let batch: Vec<SentBatch> =
                 (0..1 + below(12)).map(|_| ((below(4) > 0).then(|| below(keys)), below(12) / 11)).collect();
-            let draft = |(key, body): &Sent| Draft {
+            let draft = |(key, body): &SentBatch| Draft {
                 idempotency_key: key.map(|key| format!("{key}").into()),
                 ..Draft::of_kind("k", bytes(&format!("{body}")))
             };

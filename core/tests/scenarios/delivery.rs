@@ -6,7 +6,7 @@ use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId};
 use onward_core::input::{Call, Input};
 use onward_core::job::{Draft, JobState, Retry, WorkflowDraft};
-use onward_core::message::Report;
+use onward_core::message::EndReport;
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::{Refusal, RefusalKind};
 
@@ -47,7 +47,7 @@ fn succeed_parts(rig: &mut Rig) -> JobId {
     let parts = rig.worker("parts", 9, 2, &["part"]);
     for assignment in rig.assigned(parts) {
         let result = large(assignment.workflow.name.as_str());
-        rig.settle(parts, assignment.claim, Report::Succeed { result }).unwrap();
+        rig.settle(parts, assignment.claim, EndReport::Succeed { result }).unwrap();
     }
     job
 }

@@ -5,7 +5,7 @@ use onward_core::event::Event;
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::job::JobState;
-use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
+use onward_core::message::{Beat, CancelWhy, EndReport, FromWorker, ToWorker};
 use onward_core::refusal::Refusal;
 
 /// A worker that fails all it gets, and holds an attempt that is too young to count, beside workers that do well: it is
@@ -273,7 +273,7 @@ fn on_probation_a_worker_gets_one_attempt_at_a_time_until_one_succeeds() {
     let claim = rig.claim(session);
     rig.fail_for_good(session, claim).unwrap();
     let claim = rig.claim(session);
-    rig.settle(session, claim, Report::Release { delay: Some(secs(100)) }).unwrap();
+    rig.settle(session, claim, EndReport::Release { delay: Some(secs(100)) }).unwrap();
     let claim = rig.claim(session);
     assert!(rig.worker_view("w").probation, "neither a failure nor a release ends it");
     rig.succeed(session, claim).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::rig::*;
 use onward_core::effect::Answer;
-use onward_core::grant::{Denial, ExtensionReason, Malformed};
+use onward_core::grant::{Denial, ExtensionReason, MalformedRequest};
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::input::Call;
@@ -94,10 +94,10 @@ fn the_first_thing_that_is_wrong_is_the_answer() {
     );
     for (progress, reason) in [(nan, "tired"), (-0.1, "gc_pause"), (1.1, "gc_pause"), (f64::INFINITY, "gc_pause")] {
         let answer = ask(&mut rig, session, request(vec![stale], reason, progress));
-        assert_eq!(answer.result, malformed(Malformed::ProgressOutOfRange), "{progress}");
+        assert_eq!(answer.result, malformed(MalformedRequest::ProgressOutOfRange), "{progress}");
     }
     let answer = ask(&mut rig, session, request(vec![stale], "tired", 0.5));
-    assert_eq!(answer.result, malformed(Malformed::UnknownReason));
+    assert_eq!(answer.result, malformed(MalformedRequest::UnknownReason));
     let answer = ask(&mut rig, session, request(vec![claim, stale], "gc_pause", 0.5));
     assert_eq!(answer.result, Err(Denial::StaleAttempt));
     assert_eq!(rig.refused(RefusalKind::StaleAttempt), 1);
@@ -335,8 +335,8 @@ fn the_ledger_keeps_every_request_and_its_answer() {
             progress: 0.25,
         },
         denied(Denial::NoProgress, Some(ExtensionReason::ResourceContention), 0.25),
-        denied(Denial::Malformed(Malformed::UnknownReason), None, 0.5),
-        denied(Denial::Malformed(Malformed::ProgressOutOfRange), Some(ExtensionReason::LongWorkflow), 7.0),
+        denied(Denial::Malformed(MalformedRequest::UnknownReason), None, 0.5),
+        denied(Denial::Malformed(MalformedRequest::ProgressOutOfRange), Some(ExtensionReason::LongWorkflow), 7.0),
         LedgerFact::Granted { worker, by: secs(15), reason: Some(ExtensionReason::LongWorkflow), progress: 0.5 },
         LedgerFact::ExtendedByHand { by: secs(600), reason: "nightly load".into(), request: name("r1") },
     ];

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::rig::*;
-use onward_core::effect::Notice;
+use onward_core::effect::ManagerNotice;
 use onward_core::health::probes::probes;
 use onward_core::health::{
-    DatacenterCounts, Iteration, LoopHealth, LoopRule, LoopState, NotLive, NotReady, Progress, ProgressReason, Reason,
-    Sign, Verdict,
+    DatacenterCounts, Iteration, LoopHealth, LoopRule, LoopState, NotLive, NotReady, ProgressReason, ProgressSignal,
+    Sign, Verdict, VerdictReason,
 };
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::job::{Draft, JobState, OnStuck, Retry};
@@ -59,7 +59,7 @@ fn the_last_note_of_a_stuck_attempt_is_kept_and_reported() {
     let kept = |rig: &Rig| rig.view(id).workflows[0].ended[0].note.clone();
     assert_eq!(kept(&rig).as_deref(), Some("the same call again, 3 times"));
     let reported = rig.notices.iter().find_map(|notice| match notice {
-        Notice::AttemptLost { note, .. } => note.clone(),
+        ManagerNotice::AttemptLost { note, .. } => note.clone(),
         _ => None,
     });
     assert_eq!(reported.as_deref(), Some("the same call again, 3 times"));
@@ -203,7 +203,7 @@ fn a_worker_that_fails_everything_is_degraded_then_stuck_then_evicted() {
             Verdict::Healthy => assert!(failures < 5, "five failures over five jobs are enough"),
             Verdict::Slow => {
                 degraded_after.get_or_insert(failures);
-                assert_eq!(rig.worker_view("w").judgement.signals.progress, Progress::Degraded);
+                assert_eq!(rig.worker_view("w").judgement.signals.progress, ProgressSignal::Degraded);
             }
             Verdict::Stuck => {}
             other => panic!("it has room, answers and fails: {other:?}"),
@@ -212,7 +212,7 @@ fn a_worker_that_fails_everything_is_degraded_then_stuck_then_evicted() {
     }
     assert_eq!(degraded_after, Some(5));
     assert_eq!(failed_at - first_failure, 115_000, "found out in the pause that ended 120 s after the first failure");
-    assert_eq!(rig.worker_view("w").judgement.reason, Reason::Progress(ProgressReason::OnlyFailures));
+    assert_eq!(rig.worker_view("w").judgement.reason, VerdictReason::Progress(ProgressReason::OnlyFailures));
 
     let waiting = rig.submit(job("k"));
     assert_eq!(rig.assigned(session), [], "a stuck worker is drained");
@@ -221,7 +221,7 @@ fn a_worker_that_fails_everything_is_degraded_then_stuck_then_evicted() {
     rig.advance(ms(1));
     assert_eq!(rig.eviction_count(), 1);
     assert!(rig.worker_view("w").evicted);
-    assert!(rig.notices.contains(&Notice::WorkerEvicted { worker: worker_id("w") }));
+    assert!(rig.notices.contains(&ManagerNotice::WorkerEvicted { worker: worker_id("w") }));
     assert_eq!(rig.state_of(waiting), JobState::Ready);
 }
 
@@ -239,7 +239,7 @@ fn eight_failures_over_two_jobs_do_not_yet_blame_the_worker() {
         rig.advance(BACKOFF);
     }
     assert_eq!(rig.verdict("w"), Verdict::Healthy);
-    assert_eq!(rig.worker_view("w").judgement.reason, Reason::Progress(ProgressReason::TooFewFailures));
+    assert_eq!(rig.worker_view("w").judgement.reason, VerdictReason::Progress(ProgressReason::TooFewFailures));
 }
 
 #[test]
@@ -264,15 +264,16 @@ fn a_manager_whose_hand_outs_never_become_durable_is_degraded_then_stuck_and_nev
     let mut rig = Rig::new();
     rig.worker("w", 1, 1, &["k"]);
     rig.advance(secs(10));
-    assert_eq!(rig.manager.own_judgement().signals.progress, Progress::Idle);
+    assert_eq!(rig.manager.own_judgement().signals.progress, ProgressSignal::Idle);
     rig.log_answers = false;
     rig.submit(job("k"));
     let began = rig.now.mono;
     rig.watch(secs(600), |rig| {
         let judged = rig.manager.own_judgement();
-        let expected = if rig.now.mono.since(began) < secs(120) { Progress::Degraded } else { Progress::Stuck };
+        let expected =
+            if rig.now.mono.since(began) < secs(120) { ProgressSignal::Degraded } else { ProgressSignal::Stuck };
         assert_eq!(judged.signals.progress, expected, "after {:?}", rig.now.mono.since(began));
-        assert_eq!(judged.reason, Reason::Progress(ProgressReason::DemandNotServed));
+        assert_eq!(judged.reason, VerdictReason::Progress(ProgressReason::DemandNotServed));
     });
     let judged = rig.manager.own_judgement();
     assert_eq!((judged.verdict, judged.signals.ready), (Verdict::Stuck, false));
@@ -292,7 +293,7 @@ fn a_manager_that_loses_its_log_with_a_backlog_before_it_is_never_idle() {
     rig.succeed(session, claim).unwrap();
     rig.watch(secs(300), |rig| {
         let progress = rig.manager.own_judgement().signals.progress;
-        assert!(matches!(progress, Progress::Degraded | Progress::Stuck), "{progress:?}");
+        assert!(matches!(progress, ProgressSignal::Degraded | ProgressSignal::Stuck), "{progress:?}");
     });
     assert_eq!(rig.manager.own_judgement().verdict, Verdict::Stuck);
 }
@@ -307,7 +308,7 @@ fn a_manager_whose_log_answers_again_is_no_longer_stuck() {
     assert_eq!(rig.manager.own_judgement().verdict, Verdict::Stuck);
     rig.log_answers = true;
     rig.step(onward_core::input::Input::Durable { seq: onward_core::ids::Seq(rig.log.len() as u64) });
-    assert_eq!(rig.manager.own_judgement().signals.progress, Progress::Normal);
+    assert_eq!(rig.manager.own_judgement().signals.progress, ProgressSignal::Normal);
     assert_eq!(rig.assigned(session).len(), 1);
 }
 
@@ -320,7 +321,7 @@ fn a_manager_without_a_confirmed_seat_is_not_ready() {
     rig.advance(secs(6));
     let judged = rig.manager.own_judgement();
     assert_eq!(judged.verdict, Verdict::Busy);
-    assert_eq!(judged.reason, Reason::NotReady(NotReady::NoQuorum));
+    assert_eq!(judged.reason, VerdictReason::NotReady(NotReady::NoQuorum));
 }
 
 #[test]
@@ -331,7 +332,7 @@ fn a_kind_that_no_worker_takes_is_named_and_is_not_a_stuck_manager() {
     rig.watch(secs(600), |rig| {
         assert_eq!(rig.view(id).workflows[0].blocked, Some("no_capable_worker"));
         let judged = rig.manager.own_judgement();
-        assert_eq!((judged.verdict, judged.signals.progress), (Verdict::Healthy, Progress::Idle));
+        assert_eq!((judged.verdict, judged.signals.progress), (Verdict::Healthy, ProgressSignal::Idle));
     });
     let session = rig.worker("late", 2, 1, &["k"]);
     assert_eq!(rig.claim(session).job, id);
@@ -391,7 +392,7 @@ fn a_silent_worker_is_suspect_after_30_s_and_evicted_10_s_later() {
     assert_eq!(rig.verdict("silent"), Verdict::Busy);
     rig.advance(ms(1));
     assert_eq!(rig.verdict("silent"), Verdict::Suspect);
-    assert_eq!(rig.worker_view("silent").judgement.reason, Reason::NotLive(NotLive::Silent));
+    assert_eq!(rig.worker_view("silent").judgement.reason, VerdictReason::NotLive(NotLive::Silent));
     rig.advance(ms(9_999));
     assert_eq!(rig.eviction_count(), 0);
     rig.advance(ms(1));
@@ -450,9 +451,9 @@ fn a_cancelled_attempt_does_not_move_for_the_rest_of_its_quiet_section() {
     rig.beat(session, Beat { quiet: Some(secs(600)), ..Beat::plain(claim) }).unwrap();
     rig.cancel(id);
     rig.advance(secs(59));
-    assert_eq!(rig.worker_view("w").judgement.signals.progress, Progress::Normal, "it made a step just before");
+    assert_eq!(rig.worker_view("w").judgement.signals.progress, ProgressSignal::Normal, "it made a step just before");
     rig.advance(secs(2));
-    assert_eq!(rig.worker_view("w").judgement.signals.progress, Progress::Idle, "told to stop, and silent since");
+    assert_eq!(rig.worker_view("w").judgement.signals.progress, ProgressSignal::Idle, "told to stop, and silent since");
 }
 
 #[test]

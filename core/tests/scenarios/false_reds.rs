@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::rig::*;
 use onward_core::event::Event;
-use onward_core::health::{Progress, ProgressReason, Reason, Verdict};
+use onward_core::health::{ProgressReason, ProgressSignal, Verdict, VerdictReason};
 use onward_core::job::{Draft, JobState, Retry};
 use onward_core::message::Beat;
 use onward_core::time::Wall;
@@ -47,7 +47,7 @@ fn a_four_hour_job_that_reports_every_50_s() {
         stays_green(&mut rig, secs(50));
         rig.progress(session, claim, mark);
         let judged = rig.worker_view("w").judgement;
-        assert_eq!((judged.verdict, judged.signals.progress), (Verdict::Healthy, Progress::Normal));
+        assert_eq!((judged.verdict, judged.signals.progress), (Verdict::Healthy, ProgressSignal::Normal));
     }
     rig.succeed(session, claim).unwrap();
     assert_eq!(rig.state_of(id), JobState::Succeeded);
@@ -90,7 +90,7 @@ fn a_worker_that_is_idle_for_hours() {
     let mut rig = Rig::new();
     rig.worker("w", 1, 1, &["k"]);
     stays_green(&mut rig, 6 * HOUR);
-    assert_eq!(rig.worker_view("w").judgement.reason, Reason::Progress(ProgressReason::NothingToCount));
+    assert_eq!(rig.worker_view("w").judgement.reason, VerdictReason::Progress(ProgressReason::NothingToCount));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn one_failing_job_on_an_idle_worker_is_not_its_fault() {
         assert_eq!(rig.verdict("w"), Verdict::Healthy);
     }
     assert_eq!((rig.state_of(id), rig.view(id).dead_letter), (JobState::Failed, true));
-    assert_eq!(rig.worker_view("w").judgement.reason, Reason::Progress(ProgressReason::TooFewFailures));
+    assert_eq!(rig.worker_view("w").judgement.reason, VerdictReason::Progress(ProgressReason::TooFewFailures));
     rig.watch(secs(300), |rig| assert_eq!(rig.verdict("w"), Verdict::Healthy));
     assert_eq!(rig.eviction_count(), 0);
 }
@@ -126,7 +126,7 @@ fn a_silent_young_job_on_a_worker_that_was_idle_for_hours() {
     let id = rig.submit(job("k"));
     stays_green(&mut rig, ms(59_999));
     let judged = rig.worker_view("w").judgement;
-    assert_eq!(judged.signals.progress, Progress::Idle, "too young to say anything");
+    assert_eq!(judged.signals.progress, ProgressSignal::Idle, "too young to say anything");
     rig.watch(ms(60_000), |rig| {
         assert!(matches!(rig.verdict("w"), Verdict::Busy | Verdict::Degraded), "never stuck before its time");
     });
@@ -226,7 +226,7 @@ fn a_job_in_an_hour_of_backoff() {
     let session = rig.worker("w", 1, 1, &["k"]);
     let id = rig.submit(job("k"));
     let claim = rig.claim(session);
-    let asked = onward_core::message::Report::Fail { error: "busy".into(), retryable: true, delay: Some(HOUR) };
+    let asked = onward_core::message::EndReport::Fail { error: "busy".into(), retryable: true, delay: Some(HOUR) };
     rig.settle(session, claim, asked).unwrap();
     rig.watch(HOUR - ms(1), |rig| {
         assert_eq!(rig.verdict("w"), Verdict::Healthy);
@@ -299,7 +299,11 @@ fn a_manager_with_nothing_to_do() {
     let mut rig = Rig::new();
     rig.watch(2 * HOUR, |rig| {
         let judged = rig.manager.own_judgement();
-        assert_eq!((judged.verdict, judged.signals.progress), (Verdict::Busy, Progress::Idle), "it has no worker");
+        assert_eq!(
+            (judged.verdict, judged.signals.progress),
+            (Verdict::Busy, ProgressSignal::Idle),
+            "it has no worker"
+        );
     });
     rig.worker("w", 1, 1, &["k"]);
     stays_green(&mut rig, 2 * HOUR);
@@ -318,7 +322,7 @@ fn a_manager_whose_workers_are_all_full() {
         stays_green(&mut rig, secs(50));
         rig.progress(session, claim, mark);
     }
-    assert_eq!(rig.manager.own_judgement().signals.progress, Progress::Idle, "nothing could be handed out");
+    assert_eq!(rig.manager.own_judgement().signals.progress, ProgressSignal::Idle, "nothing could be handed out");
 }
 
 #[test]
@@ -358,13 +362,17 @@ fn an_http_worker_that_gave_everything_back_is_trusted_for_its_last_call_only() 
 
 #[test]
 fn a_manager_judges_itself_over_the_window_that_was_set() {
-    use onward_core::health::Progress;
+    use onward_core::health::ProgressSignal;
     let mut rig = Rig::with(|settings| settings.progress.window = secs(12));
     let session = rig.worker("w", 1, 1, &["k"]);
     rig.submit(job("k"));
     let claim = rig.claim(session);
     rig.succeed(session, claim).unwrap();
-    assert_eq!(rig.manager.own_judgement().signals.progress, Progress::Normal);
+    assert_eq!(rig.manager.own_judgement().signals.progress, ProgressSignal::Normal);
     rig.advance(secs(13));
-    assert_eq!(rig.manager.own_judgement().signals.progress, Progress::Idle, "nothing was handed out in the window");
+    assert_eq!(
+        rig.manager.own_judgement().signals.progress,
+        ProgressSignal::Idle,
+        "nothing was handed out in the window"
+    );
 }

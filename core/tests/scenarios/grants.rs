@@ -10,7 +10,7 @@ use onward_core::ids::Claim;
 use onward_core::input::{Call, Poll};
 use onward_core::job::Draft;
 use onward_core::manager::{Manager, WorkerState};
-use onward_core::message::{Beat, ExtensionRequest, FromWorker, Report, ToWorker};
+use onward_core::message::{Beat, EndReport, ExtensionRequest, FromWorker, ToWorker};
 use onward_core::settings::Settings;
 use onward_core::state::LedgerFact;
 
@@ -321,7 +321,7 @@ fn denials_of_two_attempts_that_are_over_are_two_entries() {
     let id = rig.submit(patient("k"));
     for _ in 0..2 {
         let claim = rig.claim(session);
-        let report = Report::Fail { error: "no".into(), retryable: true, delay: Some(secs(60)) };
+        let report = EndReport::Fail { error: "no".into(), retryable: true, delay: Some(secs(60)) };
         rig.settle(session, claim, report).unwrap();
         assert_eq!(rig.ask_extension(session, vec![claim], 0.5).result, Err(Denial::StaleAttempt));
         rig.advance(secs(60));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rig::*;
-use onward_core::effect::Notice;
+use onward_core::effect::ManagerNotice;
 use onward_core::health::Verdict;
 use onward_core::ids::SessionId;
 use onward_core::input::Poll;
@@ -11,8 +11,9 @@ use onward_core::job::JobState;
 use onward_core::manager::WorkerState;
 use onward_core::message::FromWorker;
 
-fn hold_notices(rig: &Rig) -> Vec<Notice> {
-    let of_hold = |notice: &&Notice| matches!(notice, Notice::HoldBegan { .. } | Notice::HoldEnded);
+fn hold_notices(rig: &Rig) -> Vec<ManagerNotice> {
+    let of_hold =
+        |notice: &&ManagerNotice| matches!(notice, ManagerNotice::HoldBegan { .. } | ManagerNotice::HoldEnded);
     rig.notices.iter().filter(of_hold).cloned().collect()
 }
 
@@ -31,7 +32,7 @@ fn more_than_half_are_held_and_half_are_not() {
         if held {
             assert_eq!(
                 (evicted, &notices[..]),
-                (0, &[Notice::HoldBegan { failing, tracked: tracked as usize }][..]),
+                (0, &[ManagerNotice::HoldBegan { failing, tracked: tracked as usize }][..]),
                 "{row}"
             );
             assert!(rig.worker_view("w0").held_by_hold && rig.manager.holding_eviction(), "{row}");
@@ -52,9 +53,9 @@ fn a_hold_ends_when_enough_of_them_are_back_and_the_rest_are_evicted() {
         rig.close(*session);
     }
     rig.advance(secs(40));
-    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 3, tracked: 5 }], "said once");
+    assert_eq!(hold_notices(&rig), [ManagerNotice::HoldBegan { failing: 3, tracked: 5 }], "said once");
     rig.hello("w0", "1", 11, 1, &["k"], vec![kept]);
-    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 3, tracked: 5 }, Notice::HoldEnded]);
+    assert_eq!(hold_notices(&rig), [ManagerNotice::HoldBegan { failing: 3, tracked: 5 }, ManagerNotice::HoldEnded]);
     rig.advance(secs(1));
     assert_eq!(rig.evictions(), ["w1", "w2"], "looked at again every second");
     assert_eq!(rig.worker_view("w0").held, 1);
@@ -67,7 +68,7 @@ fn the_end_of_a_hold_is_said_also_when_nobody_is_left_to_evict() {
     rig.close(session);
     rig.advance(secs(30));
     rig.worker("w", 2, 1, &["k"]);
-    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 1, tracked: 1 }, Notice::HoldEnded]);
+    assert_eq!(hold_notices(&rig), [ManagerNotice::HoldBegan { failing: 1, tracked: 1 }, ManagerNotice::HoldEnded]);
     assert!(!rig.manager.holding_eviction());
 }
 
@@ -116,7 +117,7 @@ fn polling_workers_do_not_count_for_the_hold() {
     }
     rig.close(session);
     rig.advance(secs(20));
-    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 1, tracked: 1 }]);
+    assert_eq!(hold_notices(&rig), [ManagerNotice::HoldBegan { failing: 1, tracked: 1 }]);
     assert!(rig.evictions().is_empty());
 }
 
@@ -147,7 +148,7 @@ fn a_failure_that_rolls_through_the_fleet_is_held_at_half_of_it() {
         rig.advance(secs(11));
         assert_eq!(rig.evictions().len(), (n + 1).min(4), "those that were evicted still count");
     }
-    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 5, tracked: 8 }]);
+    assert_eq!(hold_notices(&rig), [ManagerNotice::HoldBegan { failing: 5, tracked: 8 }]);
 }
 
 #[test]
@@ -164,7 +165,7 @@ fn what_was_evicted_counts_for_five_minutes() {
         rig.close(sessions[n]);
     }
     rig.advance(secs(110) - ms(1));
-    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 5, tracked: 8 }]);
+    assert_eq!(hold_notices(&rig), [ManagerNotice::HoldBegan { failing: 5, tracked: 8 }]);
     rig.advance(secs(1));
     assert_eq!(rig.evictions().len(), 5, "3 of 6 fail, which is half");
 }
@@ -181,9 +182,9 @@ fn an_evicted_worker_that_is_back_no_longer_counts_as_failing() {
     assert_eq!(rig.evictions(), ["w0", "w1"], "half of them");
     rig.close(sessions[2]);
     rig.advance(secs(20));
-    assert_eq!(hold_notices(&rig), [Notice::HoldBegan { failing: 3, tracked: 4 }]);
+    assert_eq!(hold_notices(&rig), [ManagerNotice::HoldBegan { failing: 3, tracked: 4 }]);
     rig.hello("w0", "2", 11, 1, &["k"], vec![]);
-    assert_eq!(hold_notices(&rig)[1..], [Notice::HoldEnded], "a new life of it is well: 2 of 4 fail");
+    assert_eq!(hold_notices(&rig)[1..], [ManagerNotice::HoldEnded], "a new life of it is well: 2 of 4 fail");
     rig.advance(secs(1));
     assert_eq!(rig.evictions(), ["w0", "w1", "w2"]);
 }

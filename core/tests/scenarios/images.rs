@@ -7,7 +7,7 @@ use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::input::{Call, ReplayFrom};
 use onward_core::job::{Draft, Retry, WorkflowDraft};
 use onward_core::manager::JobView;
-use onward_core::message::{Beat, Report};
+use onward_core::message::{Beat, EndReport};
 use onward_core::refusal::Refusal;
 
 fn dag() -> Draft {
@@ -79,7 +79,7 @@ fn late_outcomes_are_answered_as_the_machine_answers_them() {
     let image = rig.manager.image(claims[0].job).unwrap();
     let newer = |claim: Claim| Claim { fence: AttemptFence::from_raw(claim.fence.get() + 1), ..claim };
     let older = |claim: Claim| Claim { fence: AttemptFence::from_raw(claim.fence.get() - 1), ..claim };
-    let other = Report::Succeed { result: bytes("other").into() };
+    let other = EndReport::Succeed { result: bytes("other").into() };
     let table = [
         (claims[0], failure(), Ok(()), "said before and accepted"),
         (claims[0], success(), Err(Refusal::AlreadyEnded), "another outcome than it gave"),
@@ -87,7 +87,7 @@ fn late_outcomes_are_answered_as_the_machine_answers_them() {
         (claims[1], other, Err(Refusal::AlreadyEnded), "another result"),
         (claims[2], success(), Err(Refusal::StaleAttempt), "its lease had run out, and another took over"),
         (claims[3], success(), Ok(()), "the last success, said again"),
-        (claims[3], Report::Release { delay: None }, Err(Refusal::AlreadyEnded), "too late to give back"),
+        (claims[3], EndReport::Release { delay: None }, Err(Refusal::AlreadyEnded), "too late to give back"),
         (newer(claims[1]), success(), Err(Refusal::UnknownAttempt), "never handed out"),
         (older(claims[0]), success(), Err(Refusal::StaleAttempt), "before the first of this term"),
         (Claim { workflow: 7, ..claims[0] }, success(), Err(Refusal::UnknownWorkflow), "no such workflow"),

@@ -5,12 +5,12 @@ use onward_core::effect::Answer;
 use onward_core::ids::{Claim, ClientId, SessionId};
 use onward_core::input::Call;
 use onward_core::input::ScheduleDraft;
-use onward_core::job::draft::Problem;
+use onward_core::job::draft::DraftProblem;
 use onward_core::job::{Draft, LimitDraft, WorkflowDraft};
 use onward_core::limits::{Limit, LimitMet, Limits};
-use onward_core::message::{Beat, FromWorker, Hello, Report, ToWorker};
+use onward_core::message::{Beat, EndReport, FromWorker, Hello, ToWorker};
 use onward_core::refusal::Refusal;
-use onward_core::schedule::{Missed, Overlap, Timing};
+use onward_core::schedule::{MissedPolicy, Overlap, Timing};
 
 /// The field of a limit, to be set to 1. A new limit does not compile before it is here.
 fn field(limits: &mut Limits, limit: Limit) -> &mut usize {
@@ -61,7 +61,7 @@ fn set_schedule(schedule: &str) -> Call {
         timing: Timing::Every(secs(3_600)),
         job: small("k"),
         overlap: Overlap::Skip,
-        missed: Missed::Once,
+        missed: MissedPolicy::Once,
         jitter: secs(0),
         critical: false,
         paused: None,
@@ -134,11 +134,11 @@ fn meet(rig: &mut Rig, limit: Limit, claim: Option<(SessionId, Claim)>) -> Optio
         Limit::PollLeases => rig.call(poll("h", 2)).map(|_| ()),
         Limit::ResultBytes => {
             let (session, claim) = claim.expect("something runs");
-            rig.settle(session, claim, Report::Succeed { result: bytes("12").into() })
+            rig.settle(session, claim, EndReport::Succeed { result: bytes("12").into() })
         }
         Limit::ErrorBytes => {
             let (session, claim) = claim.expect("something runs");
-            rig.settle(session, claim, Report::Fail { error: "12".into(), retryable: true, delay: None })
+            rig.settle(session, claim, EndReport::Fail { error: "12".into(), retryable: true, delay: None })
         }
         Limit::CheckpointBytes => {
             let (session, claim) = claim.expect("something runs");
@@ -198,7 +198,7 @@ fn limit_of(refusal: &Refusal) -> Option<LimitMet> {
         Refusal::Limited(met) => Some(*met),
         // A draft that is too large by itself is named with its field.
         Refusal::Invalid(invalid) => match invalid.problem {
-            Problem::TooMany(met) => Some(met),
+            DraftProblem::TooMany(met) => Some(met),
             _ => None,
         },
         _ => None,

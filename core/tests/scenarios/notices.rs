@@ -1,7 +1,7 @@
 //! What the node's log speaks of: decisions, each once, with the ids of those concerned.
 
 use crate::rig::*;
-use onward_core::effect::Notice;
+use onward_core::effect::ManagerNotice;
 use onward_core::event::NextState;
 use onward_core::health::Verdict;
 use onward_core::job::{Draft, EndingKind, Retry};
@@ -15,9 +15,9 @@ fn a_stuck_attempt_is_noticed_with_its_ids_and_what_follows() {
     rig.noticed();
     rig.advance(secs(121));
     let lost: Vec<_> =
-        rig.noticed().into_iter().filter(|notice| matches!(notice, Notice::AttemptLost { .. })).collect();
+        rig.noticed().into_iter().filter(|notice| matches!(notice, ManagerNotice::AttemptLost { .. })).collect();
     let [
-        Notice::AttemptLost {
+        ManagerNotice::AttemptLost {
             claim: named,
             kind,
             worker,
@@ -40,7 +40,7 @@ fn an_expired_lease_and_a_restarted_worker_are_noticed() {
     rig.submit(patient("k"));
     let claim = rig.leases(Rig::poll_of("h", &["k"], 1, secs(0))).remove(0).claim;
     rig.advance(secs(4_000));
-    let expired = |notice: &Notice| matches!(notice, Notice::AttemptLost { claim: named, ending: EndingKind::LeaseExpired, .. } if *named == claim);
+    let expired = |notice: &ManagerNotice| matches!(notice, ManagerNotice::AttemptLost { claim: named, ending: EndingKind::LeaseExpired, .. } if *named == claim);
     assert!(rig.noticed().iter().any(expired));
 }
 
@@ -51,11 +51,15 @@ fn a_dead_letter_is_noticed_once_with_its_error() {
     let id = rig.submit(job("k"));
     let claim = rig.claim(session);
     rig.fail_for_good(session, claim).unwrap();
-    let dead: Vec<_> = rig.noticed().into_iter().filter(|notice| matches!(notice, Notice::DeadLetter { .. })).collect();
-    let [Notice::DeadLetter { job, kind, error }] = &dead[..] else { panic!("{dead:?}") };
+    let dead: Vec<_> =
+        rig.noticed().into_iter().filter(|notice| matches!(notice, ManagerNotice::DeadLetter { .. })).collect();
+    let [ManagerNotice::DeadLetter { job, kind, error }] = &dead[..] else { panic!("{dead:?}") };
     assert_eq!((*job, kind, error.is_empty()), (id, &name("k"), false));
     rig.restart(secs(1));
-    assert!(!rig.noticed().iter().any(|notice| matches!(notice, Notice::DeadLetter { .. })), "not again by a replay");
+    assert!(
+        !rig.noticed().iter().any(|notice| matches!(notice, ManagerNotice::DeadLetter { .. })),
+        "not again by a replay"
+    );
 }
 
 #[test]
@@ -77,7 +81,7 @@ fn only_verdicts_that_mean_trouble_are_noticed() {
     assert_eq!(rig.noticed(), [], "full, and then not");
     rig.close(session);
     let told = rig.noticed();
-    let [Notice::VerdictChanged { worker, from: Verdict::Healthy, to }] = &told[..] else { panic!("{told:?}") };
+    let [ManagerNotice::VerdictChanged { worker, from: Verdict::Healthy, to }] = &told[..] else { panic!("{told:?}") };
     assert_eq!((worker, to.verdict), (&worker_id("w"), Verdict::Suspect));
 }
 
@@ -89,6 +93,7 @@ fn a_dead_letter_of_a_workflow_that_was_stuck_is_noticed_too() {
     let id = rig.submit(Draft { retry, ..job("k") });
     rig.claim(session);
     rig.advance(secs(121));
-    let dead: Vec<_> = rig.noticed().into_iter().filter(|notice| matches!(notice, Notice::DeadLetter { .. })).collect();
-    assert_eq!(dead, [Notice::DeadLetter { job: id, kind: name("k"), error: "stuck".into() }]);
+    let dead: Vec<_> =
+        rig.noticed().into_iter().filter(|notice| matches!(notice, ManagerNotice::DeadLetter { .. })).collect();
+    assert_eq!(dead, [ManagerNotice::DeadLetter { job: id, kind: name("k"), error: "stuck".into() }]);
 }

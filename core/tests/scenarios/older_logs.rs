@@ -3,7 +3,7 @@
 use onward_core::event::Event;
 use onward_core::job::{Draft, OnStuck};
 use onward_core::manager::Manager;
-use onward_core::message::Report;
+use onward_core::message::EndReport;
 
 use crate::rig::*;
 use crate::twins::as_older;
@@ -18,7 +18,7 @@ fn eventful() -> Rig {
     rig.succeed(session, claim).expect("it holds the attempt");
     rig.submit(keyed("b"));
     let claim = rig.claim(session);
-    rig.settle(session, claim, Report::Fail { error: "no".into(), retryable: false, delay: None })
+    rig.settle(session, claim, EndReport::Fail { error: "no".into(), retryable: false, delay: None })
         .expect("it holds it");
     rig.submit(Draft { on_stuck: OnStuck::TimeOut, stuck_after: Some(secs(10)), ..keyed("c") });
     rig.advance(secs(11));

@@ -5,7 +5,7 @@ use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::input::Call;
 use onward_core::job::{Draft, JobState, LimitDraft};
 use onward_core::manager::KeyWait;
-use onward_core::message::Report;
+use onward_core::message::EndReport;
 
 /// A job of kind `k`.
 fn under(limits: Vec<LimitDraft>) -> Draft {
@@ -29,7 +29,7 @@ fn finish(rig: &mut Rig, session: SessionId) -> Vec<JobId> {
 /// Fails what the worker is given first; another attempt may follow in 10 s.
 fn fail_first(rig: &mut Rig, session: SessionId) -> Claim {
     let claim = rig.claim(session);
-    rig.settle(session, claim, Report::Fail { error: "once more".into(), retryable: true, delay: Some(secs(10)) })
+    rig.settle(session, claim, EndReport::Fail { error: "once more".into(), retryable: true, delay: Some(secs(10)) })
         .unwrap();
     claim
 }
@@ -65,7 +65,7 @@ fn a_higher_priority_does_not_overtake_what_was_handed_back_under_an_ordered_key
     let claim = rig.claim(session);
     let urgent = rig.submit(Draft { priority: 100, ..in_order() });
     let plain = rig.submit(Draft { priority: 100, ..under(vec![LimitDraft::new("account-1", 5)]) });
-    rig.settle(session, claim, Report::Release { delay: None }).unwrap();
+    rig.settle(session, claim, EndReport::Release { delay: None }).unwrap();
     assert_eq!(finish(&mut rig, session), [first, urgent, plain]);
 }
 

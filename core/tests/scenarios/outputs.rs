@@ -3,7 +3,7 @@
 use crate::rig::*;
 use onward_core::ids::{Claim, SessionId};
 use onward_core::input::Call;
-use onward_core::message::Report;
+use onward_core::message::EndReport;
 use onward_core::refusal::{Refusal, RefusalKind};
 
 const STALE: Result<(), Refusal> = Err(Refusal::StaleAttempt);
@@ -40,7 +40,7 @@ fn the_last_lines_may_come_behind_the_outcome_and_not_behind_a_successor() {
     let stranger = rig.worker("stranger", 2, 1, &["other"]);
     rig.submit(job("k"));
     let first = rig.claim(holder);
-    rig.settle(holder, first, Report::Release { delay: Some(secs(5)) }).unwrap();
+    rig.settle(holder, first, EndReport::Release { delay: Some(secs(5)) }).unwrap();
     assert_eq!(rig.manager.check_output(&first, Some(holder)), Ok(()));
     assert_eq!(rig.manager.check_output(&first, None), Ok(()));
     assert_eq!(rig.manager.check_output(&first, Some(stranger)), STALE);

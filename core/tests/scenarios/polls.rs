@@ -7,7 +7,7 @@ use onward_core::input::{Call, Input, Poll};
 use onward_core::job::JobState;
 use onward_core::limits::Limit;
 use onward_core::manager::{AwayReason, EvictedReason, WorkerState};
-use onward_core::message::{Assignment, Beat, ExtensionRequest, FromWorker, Report};
+use onward_core::message::{Assignment, Beat, EndReport, ExtensionRequest, FromWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 
 use onward_core::effect::Answer;
@@ -87,7 +87,7 @@ fn the_same_poll_id_gives_the_same_leases() {
     let after = rig.leases(with_id(poll(2, 20), "p1"));
     assert_eq!(claims(&after), claims(&first), "a takeover knows the poll");
     // What was settled is not given again, and another id gets what is left.
-    rig.http_settle(first[0].claim, Report::Succeed { result: bytes("1").into() }).unwrap();
+    rig.http_settle(first[0].claim, EndReport::Succeed { result: bytes("1").into() }).unwrap();
     assert_eq!(claims(&rig.leases(with_id(poll(2, 20), "p1"))), [first[1].claim]);
     assert_eq!(rig.leases(with_id(poll(9, 0), "p2")).len(), 2);
 }
@@ -209,7 +209,10 @@ fn a_lease_runs_out_at_its_own_length_and_the_attempt_counts() {
     assert_eq!(rig.state_of(id), JobState::Running);
     rig.advance(ms(1));
     assert_eq!(rig.endings(id), ["lease_expired"]);
-    assert_eq!(rig.http_settle(lease.claim, Report::Succeed { result: bytes("1").into() }), Err(Refusal::StaleAttempt));
+    assert_eq!(
+        rig.http_settle(lease.claim, EndReport::Succeed { result: bytes("1").into() }),
+        Err(Refusal::StaleAttempt)
+    );
     assert_eq!(rig.leases(poll(1, 0))[0].attempt, 2);
 }
 
@@ -225,9 +228,9 @@ fn a_beat_renews_by_the_length_that_the_poll_asked_for() {
     rig.restart(secs(1));
     rig.advance(secs(40));
     assert_eq!(rig.http_beat(Beat::plain(claim)).unwrap().lease_remaining, secs(45), "also after a takeover");
-    rig.http_settle(claim, Report::Succeed { result: bytes("1").into() }).unwrap();
-    assert_eq!(rig.http_settle(claim, Report::Succeed { result: bytes("1").into() }), Ok(()), "again the same");
-    assert_eq!(rig.http_settle(claim, Report::Release { delay: None }), Err(Refusal::AlreadyEnded));
+    rig.http_settle(claim, EndReport::Succeed { result: bytes("1").into() }).unwrap();
+    assert_eq!(rig.http_settle(claim, EndReport::Succeed { result: bytes("1").into() }), Ok(()), "again the same");
+    assert_eq!(rig.http_settle(claim, EndReport::Release { delay: None }), Err(Refusal::AlreadyEnded));
 }
 
 /// Here until just before `after`, and away from then on.
@@ -289,10 +292,10 @@ fn a_lease_that_was_given_back_proves_nothing() {
     rig.submit_all(vec![patient("k"); 2]).unwrap();
     let claims: Vec<_> = rig.leases(with_lease(poll(2, 0), 3600)).iter().map(|lease| lease.claim).collect();
     rig.advance(secs(5));
-    rig.http_settle(claims[0], Report::Succeed { result: bytes("1").into() }).unwrap();
+    rig.http_settle(claims[0], EndReport::Succeed { result: bytes("1").into() }).unwrap();
     rig.advance(secs(60));
     assert_eq!(rig.worker_view("h").state, WorkerState::Judged, "it holds the other one");
-    rig.http_settle(claims[1], Report::Succeed { result: bytes("1").into() }).unwrap();
+    rig.http_settle(claims[1], EndReport::Succeed { result: bytes("1").into() }).unwrap();
     lives_until(&mut rig, secs(30), "30 s after its last call");
     rig.advance(secs(270) - ms(1));
     assert!(rig.knows("h"));
@@ -331,7 +334,7 @@ fn a_polling_worker_is_forgotten_after_five_idle_minutes() {
         rig.http_beat(Beat::plain(claim)).unwrap();
     }
     assert!(rig.knows("h"));
-    rig.http_settle(claim, Report::Succeed { result: bytes("1").into() }).unwrap();
+    rig.http_settle(claim, EndReport::Succeed { result: bytes("1").into() }).unwrap();
     rig.advance(secs(299));
     assert!(rig.knows("h"));
     rig.advance(secs(1));
@@ -356,7 +359,7 @@ fn an_evicted_polling_worker_gets_nothing_until_its_time_is_over_and_then_one_at
     let mut rig = Rig::new();
     let claim = evicted_polling_worker(&mut rig);
     assert_eq!(rig.http_beat(Beat::plain(claim)), Err(Refusal::StaleAttempt));
-    assert_eq!(rig.http_settle(claim, Report::Release { delay: None }), Err(Refusal::StaleAttempt));
+    assert_eq!(rig.http_settle(claim, EndReport::Release { delay: None }), Err(Refusal::StaleAttempt));
     assert_eq!(rig.leases(poll(2, 0)), [], "it has confirmed its end, and still has to wait");
     rig.advance(secs(60) - ms(1));
     assert_eq!(rig.leases(poll(2, 0)), []);
@@ -364,16 +367,16 @@ fn an_evicted_polling_worker_gets_nothing_until_its_time_is_over_and_then_one_at
     let leases = rig.leases(poll(2, 0));
     assert_eq!(leases.len(), 1, "on probation");
     assert_eq!(rig.leases(poll(2, 0)), []);
-    rig.http_settle(leases[0].claim, Report::Succeed { result: bytes("1").into() }).unwrap();
+    rig.http_settle(leases[0].claim, EndReport::Succeed { result: bytes("1").into() }).unwrap();
     assert_eq!(rig.leases(poll(2, 0)).len(), 2);
 }
 
 #[test]
 fn an_evicted_polling_worker_confirms_the_end_of_what_it_held_or_waits_for_the_end_of_its_lease() {
     let reports = [
-        Report::Succeed { result: bytes("1").into() },
-        Report::Fail { error: "no".into(), retryable: true, delay: None },
-        Report::Release { delay: None },
+        EndReport::Succeed { result: bytes("1").into() },
+        EndReport::Fail { error: "no".into(), retryable: true, delay: None },
+        EndReport::Release { delay: None },
     ];
     for report in reports {
         let mut rig = Rig::new();
@@ -410,7 +413,7 @@ fn a_takeover_remembers_until_when_the_attempts_of_an_evicted_polling_worker_may
 fn a_waiting_poll_is_served_when_the_eviction_is_over() {
     let mut rig = Rig::new();
     let claim = evicted_polling_worker(&mut rig);
-    rig.http_settle(claim, Report::Release { delay: None }).unwrap_err();
+    rig.http_settle(claim, EndReport::Release { delay: None }).unwrap_err();
     rig.advance(secs(20));
     let open = rig.call_open(Call::Poll(poll(1, 60)));
     rig.advance(secs(40) - ms(1));
@@ -428,7 +431,7 @@ fn a_settlement_of_many_answers_each() {
     let never = onward_core::ids::Claim { fence: fence(1, 9), ..leases[1].claim };
     let no_workflow = onward_core::ids::Claim { workflow: 3, ..leases[1].claim };
     let list = [leases[0].claim, stranger, never, no_workflow, leases[1].claim]
-        .map(|claim| onward_core::message::Settlement::new(claim, Report::Succeed { result: bytes("1").into() }));
+        .map(|claim| onward_core::message::Settlement::new(claim, EndReport::Succeed { result: bytes("1").into() }));
     let Ok(Answer::Settled(answers)) = rig.call(Call::Settle(list.to_vec())) else { panic!("answered") };
     let answers: Vec<_> = answers.into_iter().map(|answer| answer.answer).collect();
     assert_eq!(

@@ -5,7 +5,7 @@ use onward_core::effect::Answer;
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::input::{Call, Input, ReplayFrom};
 use onward_core::job::{Draft, JobState, LimitDraft, WorkflowDraft};
-use onward_core::message::{Assignment, Report};
+use onward_core::message::{Assignment, EndReport};
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::Refusal;
 
@@ -32,7 +32,7 @@ fn graph() -> Draft {
 }
 
 fn succeed_with(rig: &mut Rig, session: SessionId, claim: Claim, result: Payload) {
-    rig.settle(session, claim, Report::Succeed { result }).unwrap();
+    rig.settle(session, claim, EndReport::Succeed { result }).unwrap();
 }
 
 fn dead_letter(rig: &mut Rig, session: SessionId) -> JobId {

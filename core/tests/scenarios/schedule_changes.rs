@@ -9,7 +9,7 @@ use onward_core::ids::RequestId;
 use onward_core::input::{Call, Input, ScheduleDraft};
 use onward_core::manager::{SeatState, Why};
 use onward_core::refusal::Refusal;
-use onward_core::schedule::{Missed, Overlap, Timing, jitter};
+use onward_core::schedule::{MissedPolicy, Overlap, Timing, jitter};
 use onward_core::time::Wall;
 
 const DONE: Option<Result<Answer, Refusal>> = Some(Ok(Answer::Done));
@@ -89,7 +89,7 @@ fn what_came_in_a_downtime_is_not_paused_by_a_later_pause_nor_started_by_a_later
 
 #[test]
 fn a_change_waits_for_many_runs_that_are_started_bit_by_bit() {
-    let draft = ScheduleDraft { missed: Missed::All, overlap: Overlap::Allow, ..every_minute() };
+    let draft = ScheduleDraft { missed: MissedPolicy::All, overlap: Overlap::Allow, ..every_minute() };
     let mut rig = after_downtime(draft, secs(40 * MINUTE));
     let request = change(&mut rig, hourly());
     rig.log_answers = false;
@@ -227,7 +227,9 @@ fn an_instant_that_jitter_delays_is_not_lost_by_a_change() {
 #[test]
 fn a_change_of_the_timing_waits_for_many_instants_that_jitter_delays() {
     // More than one step decides, whatever its policy, and nobody looks at them again before their own time.
-    for (every, span, missed) in [(1, 1_200, Missed::Once), (1, 1_200, Missed::All), (60, 1_200, Missed::All)] {
+    for (every, span, missed) in
+        [(1, 1_200, MissedPolicy::Once), (1, 1_200, MissedPolicy::All), (60, 1_200, MissedPolicy::All)]
+    {
         let mut rig = Rig::new();
         let timing = Timing::Every(secs(every));
         let (jitter, overlap) = (secs(86_400), Overlap::Allow);

@@ -11,7 +11,7 @@ use onward_core::fence::Term;
 use onward_core::ids::{JobId, Name, RequestId, Seq};
 use onward_core::input::{Call, Input, ScheduleDraft};
 use onward_core::manager::Manager;
-use onward_core::schedule::{Missed, Overlap, Timing};
+use onward_core::schedule::{MissedPolicy, Overlap, Timing};
 use onward_core::settings::Rules;
 use onward_core::state::SchedulePlan;
 use onward_core::time::{Mono, Now, Wall};
@@ -62,7 +62,7 @@ impl Fleet {
             for waiting in effects.list {
                 match &waiting.effect {
                     Effect::ConfirmSeat { question } if log_answers => {
-                        inputs.push(Input::Drained);
+                        inputs.push(Input::QueueEmptied);
                         inputs.push(Input::SeatConfirmed { term: Term::new(self.term), question: *question });
                     }
                     Effect::Archive { job } => self.to_archive.push(*job),
@@ -171,7 +171,7 @@ fn across_a_thousand_restarts_and_takeovers_every_due_instant_has_exactly_one_re
     fleet.step(Input::SeatTaken { term: Term::new(1) }, true);
     let mut names = Vec::new();
     for overlap in Overlap::ALL {
-        for missed in Missed::ALL {
+        for missed in MissedPolicy::ALL {
             let schedule = name(&format!("{}-{}", overlap.word(), missed.word()));
             names.push(schedule.clone());
             let timing = Timing::Every(secs(7 + 10 * names.len() as u64));

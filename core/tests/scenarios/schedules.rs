@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::due::DueWitness;
 use crate::rig::{EPOCH_MS, Rig, job, ms, name, patient, secs};
-use onward_core::effect::{Answer, Effect, Effects, Notice};
+use onward_core::effect::{Answer, Effect, Effects, ManagerNotice};
 use onward_core::event::Event;
 use onward_core::ids::{Claim, JobId, RequestId, SessionId};
 use onward_core::input::{Call, DueInstants, Input, ScheduleDraft};
@@ -13,7 +13,7 @@ use onward_core::job::{Draft, Retry};
 use onward_core::manager::Why;
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::{Refusal, RefusalKind};
-use onward_core::schedule::{Missed, Overlap, Timing};
+use onward_core::schedule::{MissedPolicy, Overlap, Timing};
 use onward_core::state::{Schedule, ScheduleTrouble};
 use onward_core::time::Wall;
 
@@ -26,7 +26,7 @@ pub fn every_minute() -> ScheduleDraft {
         timing: Timing::Every(secs(MINUTE)),
         job: patient("k"),
         overlap: Overlap::Skip,
-        missed: Missed::Once,
+        missed: MissedPolicy::Once,
         jitter: Duration::ZERO,
         critical: false,
         paused: None,
@@ -137,9 +137,9 @@ fn instants_that_share_a_record_are_in_a_row() {
 #[test]
 fn after_three_hours_without_a_leader_the_policy_decides() {
     for (missed, expected) in [
-        (Missed::Skip, vec![(1, 179, "superseded"), (180, 1, "on_time")]),
-        (Missed::Once, vec![(1, 179, "superseded"), (180, 1, "on_time")]),
-        (Missed::All, vec![(1, 1, "caught_up"), (2, 179, "still_running")]),
+        (MissedPolicy::Skip, vec![(1, 179, "superseded"), (180, 1, "on_time")]),
+        (MissedPolicy::Once, vec![(1, 179, "superseded"), (180, 1, "on_time")]),
+        (MissedPolicy::All, vec![(1, 1, "caught_up"), (2, 179, "still_running")]),
     ] {
         let mut rig = Rig::new();
         set(&mut rig, ScheduleDraft { missed, ..every_minute() });
@@ -148,9 +148,11 @@ fn after_three_hours_without_a_leader_the_policy_decides() {
         assert_eq!(records(&rig), expected, "{missed:?}");
         check_log(&rig);
     }
-    for (missed, expected) in
-        [(Missed::Skip, (60, 1, "late")), (Missed::Once, (60, 1, "caught_up")), (Missed::All, (60, 1, "caught_up"))]
-    {
+    for (missed, expected) in [
+        (MissedPolicy::Skip, (60, 1, "late")),
+        (MissedPolicy::Once, (60, 1, "caught_up")),
+        (MissedPolicy::All, (60, 1, "caught_up")),
+    ] {
         let mut rig = Rig::new();
         set(&mut rig, ScheduleDraft { missed, timing: Timing::Every(secs(3_600)), ..every_minute() });
         rig.restart(secs(62 * MINUTE));
@@ -380,8 +382,8 @@ fn a_critical_schedule_that_fails_again_and_again_is_reported_once() {
         rig.fail(session, claim).unwrap();
         assert_eq!((schedule(&rig).failures, schedule(&rig).fails_again_and_again()), (failures, failures >= 3));
     }
-    let said = |notice: Notice| match notice {
-        Notice::ScheduleFailing { failures, .. } => Some(failures),
+    let said = |notice: ManagerNotice| match notice {
+        ManagerNotice::ScheduleFailing { failures, .. } => Some(failures),
         _ => None,
     };
     assert_eq!(rig.noticed().into_iter().filter_map(said).collect::<Vec<_>>(), [3], "once, when it began");
@@ -432,9 +434,9 @@ fn a_critical_schedule_that_nobody_runs_is_in_trouble_until_a_run_succeeds() {
 }
 
 fn said(rig: &mut Rig) -> Vec<&'static str> {
-    let code = |notice: Notice| match notice {
-        Notice::ScheduleFailing { why, .. } => Some(why.code()),
-        Notice::ScheduleRecovered { .. } => Some("recovered"),
+    let code = |notice: ManagerNotice| match notice {
+        ManagerNotice::ScheduleFailing { why, .. } => Some(why.code()),
+        ManagerNotice::ScheduleRecovered { .. } => Some("recovered"),
         _ => None,
     };
     rig.noticed().into_iter().filter_map(code).collect()

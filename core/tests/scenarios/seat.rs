@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rig::*;
-use onward_core::effect::{Answer, Effect, Effects, Notice};
+use onward_core::effect::{Answer, Effect, Effects, ManagerNotice};
 use onward_core::event::Event;
 use onward_core::fence::Term;
 use onward_core::ids::{JobId, Seq};
@@ -53,7 +53,7 @@ fn after_a_gap_the_seat_is_confirmed_then_what_queued_up_is_heard_and_only_then_
     rig.step(Input::Wake);
     let noticed = rig.noticed();
     let gap = match noticed[..] {
-        [Notice::GapNoticed { gap }] => gap,
+        [ManagerNotice::GapNoticed { gap }] => gap,
         ref other => panic!("{other:?}"),
     };
     assert!(gap > secs(598) && gap <= secs(600), "{gap:?}");
@@ -64,7 +64,7 @@ fn after_a_gap_the_seat_is_confirmed_then_what_queued_up_is_heard_and_only_then_
     rig.messages(session);
     rig.tell(session, FromWorker::Beats(vec![Beat::plain(claim)]));
     assert_eq!(rig.messages(session), []);
-    rig.step(Input::Drained);
+    rig.step(Input::QueueEmptied);
     assert_eq!(rig.manager.seat_state(), SeatState::Unconfirmed, "what was heard without a seat was not taken");
 
     rig.step(rig.seat_answer());
@@ -74,7 +74,7 @@ fn after_a_gap_the_seat_is_confirmed_then_what_queued_up_is_heard_and_only_then_
     rig.jump(ms(1_900));
     assert_eq!(rig.endings(id), [""; 0]);
     rig.beat(session, Beat::plain(claim)).expect("heard before any timer");
-    rig.step(Input::Drained);
+    rig.step(Input::QueueEmptied);
     assert_eq!(rig.manager.seat_state(), SeatState::Serving);
     assert_eq!(rig.state_of(id), JobState::Running);
     rig.log_answers = true;
@@ -100,7 +100,7 @@ fn a_gap_moves_leases_stuck_clocks_and_health_and_no_overall_timeout() {
     rig.jump(secs(60));
     rig.step(Input::Wake);
     let gap = rig.now.mono.since(promised);
-    assert!(rig.notices.contains(&Notice::GapNoticed { gap }));
+    assert!(rig.notices.contains(&ManagerNotice::GapNoticed { gap }));
 
     let began = Wall::from_ms(EPOCH_MS);
     rig.advance(secs(200));
@@ -130,7 +130,7 @@ fn a_gap_moves_the_stuck_clock() {
 
 #[test]
 fn a_second_without_a_confirmed_seat_is_not_reported_and_a_longer_time_is_once() {
-    for (over, reported) in [(secs(1), vec![]), (ms(1_001), vec![Notice::GapNoticed { gap: ms(1_001) }])] {
+    for (over, reported) in [(secs(1), vec![]), (ms(1_001), vec![ManagerNotice::GapNoticed { gap: ms(1_001) }])] {
         let mut rig = Rig::new();
         rig.submit(job("nobody"));
         rig.noticed();
@@ -154,7 +154,7 @@ fn a_wake_up_a_second_late_is_no_gap() {
     let promised = rig.manager.next_wakeup().unwrap().0;
     rig.jump(promised.since(rig.now.mono) + ms(1_001));
     rig.step(Input::Wake);
-    assert_eq!(rig.noticed(), [Notice::GapNoticed { gap: ms(1_001) }]);
+    assert_eq!(rig.noticed(), [ManagerNotice::GapNoticed { gap: ms(1_001) }]);
 }
 
 #[test]
@@ -171,12 +171,12 @@ fn a_freeze_while_the_log_is_away_counts_once() {
     rig.jump(secs(60));
     rig.step(Input::Wake);
     rig.log_answers = true;
-    for input in [durable(&rig), rig.seat_answer(), Input::Drained] {
+    for input in [durable(&rig), rig.seat_answer(), Input::QueueEmptied] {
         rig.step(input);
     }
     assert_eq!(rig.manager.seat_state(), SeatState::Serving);
     let reported = rig.noticed().into_iter().map(|notice| match notice {
-        Notice::GapNoticed { gap } => gap,
+        ManagerNotice::GapNoticed { gap } => gap,
         other => panic!("{other:?}"),
     });
     let reported: Vec<Duration> = reported.collect();
@@ -345,7 +345,10 @@ fn an_outage_that_was_long_is_reported_once_when_it_is_over() {
     rig.noticed();
     outage(&mut rig, secs(30), |rig| assert_eq!(rig.noticed(), []));
     let noticed = rig.noticed();
-    assert!(matches!(noticed[..], [Notice::GapNoticed { gap }] if gap >= secs(26) && gap <= secs(28)), "{noticed:?}");
+    assert!(
+        matches!(noticed[..], [ManagerNotice::GapNoticed { gap }] if gap >= secs(26) && gap <= secs(28)),
+        "{noticed:?}"
+    );
     rig.advance(secs(10));
     assert_eq!(rig.noticed(), []);
 }
@@ -406,7 +409,7 @@ fn leases_whose_caller_left_during_a_gap_go_back_uncounted() {
     rig.step(Input::CallGone { request, delivered: false });
     rig.log_answers = true;
     rig.step(rig.seat_answer());
-    rig.step(Input::Drained);
+    rig.step(Input::QueueEmptied);
     assert_eq!((rig.endings(id), rig.counted(id)), (vec!["never_arrived"], 0));
 }
 
@@ -675,7 +678,7 @@ fn a_report_that_queued_up_during_a_freeze_is_heard() {
     rig.step(Input::Session { session, message: FromWorker::Beats(vec![Beat::progress(claim, 1)]) });
     rig.log_answers = true;
     rig.step(rig.seat_answer());
-    rig.step(Input::Drained);
+    rig.step(Input::QueueEmptied);
     rig.advance(secs(5));
     assert_eq!(rig.endings(id), [""; 0], "its report had been in our inbox for a minute");
 }
@@ -692,7 +695,7 @@ fn nothing_is_handed_out_before_what_queued_up_was_taken() {
     let submitted = rig.call_open(Call::Submit(vec![submission]));
     assert!(rig.reply(submitted).is_some());
     assert_eq!((rig.manager.seat_state(), rig.assigned(session).len()), (SeatState::Settling, 0));
-    rig.step(Input::Drained);
+    rig.step(Input::QueueEmptied);
     assert_eq!(rig.assigned(session).len(), 1);
 }
 

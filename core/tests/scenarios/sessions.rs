@@ -6,7 +6,7 @@ use onward_core::ids::{Claim, ClientId, Incarnation, SessionId};
 use onward_core::input::{Call, Input};
 use onward_core::job::JobState;
 use onward_core::limits::Limit;
-use onward_core::message::{Beat, CancelWhy, FromWorker, Hello, Report, ToWorker};
+use onward_core::message::{Beat, CancelWhy, EndReport, FromWorker, Hello, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 
 fn jobs(rig: &mut Rig, kind: &str, count: usize) {
@@ -381,7 +381,7 @@ fn before_its_hello_a_session_is_refused_whatever_it_says() {
         FromWorker::Beats(vec![Beat::plain(claim)]),
         FromWorker::Settle(vec![onward_core::message::Settlement::new(
             claim,
-            Report::Succeed { result: bytes("1").into() },
+            EndReport::Succeed { result: bytes("1").into() },
         )]),
         FromWorker::ProbeAnswer { probe: 1 },
         FromWorker::RequestExtension(onward_core::message::ExtensionRequest {

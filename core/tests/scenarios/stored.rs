@@ -5,7 +5,7 @@ use onward_core::effect::Answer;
 use onward_core::ids::Claim;
 use onward_core::input::{Call, Input};
 use onward_core::job::{Draft, WorkflowDraft};
-use onward_core::message::Report;
+use onward_core::message::EndReport;
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::Refusal;
 
@@ -23,7 +23,7 @@ fn archive(rig: &mut Rig) {
 }
 
 fn succeed(rig: &mut Rig, session: onward_core::ids::SessionId, claim: Claim, result: Payload) {
-    rig.settle(session, claim, Report::Succeed { result }).unwrap();
+    rig.settle(session, claim, EndReport::Succeed { result }).unwrap();
 }
 
 #[test]
@@ -97,9 +97,9 @@ fn limits_are_on_the_content_wherever_it_lies() {
     rig.submit(Draft::of_kind("k", stored("big", 10_000)));
     let session = rig.worker("w", 1, 1, &["k"]);
     let claim = rig.claim(session);
-    let too_much = Report::Succeed { result: stored("out", 10_001) };
+    let too_much = EndReport::Succeed { result: stored("out", 10_001) };
     assert!(matches!(rig.settle(session, claim, too_much), Err(Refusal::Limited(_))));
     succeed(&mut rig, session, claim, stored("out", 10_000));
-    let inline_again = Report::Succeed { result: Payload::stored(Digest::of(b"out"), 10_000) };
+    let inline_again = EndReport::Succeed { result: Payload::stored(Digest::of(b"out"), 10_000) };
     assert_eq!(rig.settle(session, claim, inline_again), Ok(()), "the same outcome again");
 }

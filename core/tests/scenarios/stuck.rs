@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::rig::*;
-use onward_core::effect::{Answer, Notice};
-use onward_core::health::{Progress, Verdict};
+use onward_core::effect::{Answer, ManagerNotice};
+use onward_core::health::{ProgressSignal, Verdict};
 use onward_core::ids::{Claim, SessionId};
 use onward_core::input::{Call, Poll};
 use onward_core::job::Draft;
-use onward_core::message::{Beat, FromWorker, Report};
+use onward_core::message::{Beat, EndReport, FromWorker};
 
-fn progress_of(rig: &Rig, id: &str) -> (Progress, &'static str) {
+fn progress_of(rig: &Rig, id: &str) -> (ProgressSignal, &'static str) {
     let judged = rig.worker_view(id).judgement;
     (judged.signals.progress, judged.reason.code())
 }
@@ -30,7 +30,11 @@ fn a_worker_has_the_patience_of_the_jobs_that_it_runs_however_many_there_are_bes
                 rig.advance(secs(30));
                 rig.beat(session, Beat::plain(claim)).unwrap();
             }
-            assert_eq!(progress_of(&rig, "w"), (Progress::Degraded, "no_forward_step"), "it is shown all the same");
+            assert_eq!(
+                progress_of(&rig, "w"),
+                (ProgressSignal::Degraded, "no_forward_step"),
+                "it is shown all the same"
+            );
             rig.progress(session, claim, unit);
         }
         assert_eq!((rig.endings(id), rig.eviction_count()), (vec![], 0), "{bystanders} bystanders");
@@ -59,10 +63,10 @@ fn an_attempt_inside_its_own_patience_keeps_a_worker_that_fails_the_rest() {
         rig.fail_five(session);
         rig.advance(secs(50));
     }
-    assert_eq!(progress_of(&rig, "w"), (Progress::Degraded, "no_forward_step"));
+    assert_eq!(progress_of(&rig, "w"), (ProgressSignal::Degraded, "no_forward_step"));
     assert_eq!(rig.eviction_count(), 0, "what its job allows is not taken from it");
     rig.release(session, silent).unwrap();
-    assert_eq!(progress_of(&rig, "w"), (Progress::Stuck, "only_failures"));
+    assert_eq!(progress_of(&rig, "w"), (ProgressSignal::Stuck, "only_failures"));
 }
 
 #[test]
@@ -94,8 +98,7 @@ fn that_stuck_attempts_end_in_bites_makes_no_difference_to_their_workers() {
     rig.tell(SessionId(900), FromWorker::Capacity { slots: 1, accepting: true });
     rig.advance(Duration::ZERO);
     assert_eq!(rig.endings(id), ["stuck"]);
-    let is_stuck =
-        |notice: &Notice| matches!(notice, Notice::VerdictChanged { to, .. } if to.verdict == Verdict::Stuck);
+    let is_stuck = |notice: &ManagerNotice| matches!(notice, ManagerNotice::VerdictChanged { to, .. } if to.verdict == Verdict::Stuck);
     assert!(!rig.noticed().iter().any(is_stuck), "one stuck job is not yet its worker's fault");
     assert!(!rig.worker_view("one").probation);
 }
@@ -127,15 +130,15 @@ fn a_cancelled_attempt_that_stays_counts_neither_for_nor_against_its_worker() {
     rig.progress(session, claim, 1);
     rig.cancel(id);
     rig.advance(secs(60) - ms(1));
-    assert_eq!(progress_of(&rig, "w").0, Progress::Normal, "it moved a moment ago");
-    rig.watch(secs(200), |rig| assert_ne!(progress_of(rig, "w").0, Progress::Degraded));
-    assert_eq!(progress_of(&rig, "w"), (Progress::Idle, "nothing_to_count"));
+    assert_eq!(progress_of(&rig, "w").0, ProgressSignal::Normal, "it moved a moment ago");
+    rig.watch(secs(200), |rig| assert_ne!(progress_of(rig, "w").0, ProgressSignal::Degraded));
+    assert_eq!(progress_of(&rig, "w"), (ProgressSignal::Idle, "nothing_to_count"));
     // One that did not move when it was cancelled stops counting at once.
     let other = rig.submit(job("k"));
     rig.advance(secs(60));
-    assert_eq!(progress_of(&rig, "w"), (Progress::Degraded, "no_forward_step"));
+    assert_eq!(progress_of(&rig, "w"), (ProgressSignal::Degraded, "no_forward_step"));
     rig.cancel(other);
-    assert_eq!(progress_of(&rig, "w"), (Progress::Idle, "nothing_to_count"));
+    assert_eq!(progress_of(&rig, "w"), (ProgressSignal::Idle, "nothing_to_count"));
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn a_handler_that_fails_because_it_was_cancelled_is_not_its_workers_failure() {
         rig.cancel(id);
         rig.fail(session, claim).unwrap();
     }
-    assert_eq!(progress_of(&rig, "w"), (Progress::Idle, "nothing_to_count"));
+    assert_eq!(progress_of(&rig, "w"), (ProgressSignal::Idle, "nothing_to_count"));
 }
 
 /// The worker that gets the next job of kind `k`: of those that are routed to alike, the one that waits longest.
@@ -174,7 +177,7 @@ fn a_worker_that_gives_back_what_did_not_move_is_routed_to_first_at_once() {
     for one in 0..2 {
         let mut rig = Rig::new();
         let (sessions, claims) = two_slow_workers(&mut rig);
-        rig.settle(sessions[one], claims[one], Report::Release { delay: Some(secs(1_000)) }).unwrap();
+        rig.settle(sessions[one], claims[one], EndReport::Release { delay: Some(secs(1_000)) }).unwrap();
         for _ in 0..3 {
             assert_eq!(next_goes_to(&mut rig, &sessions), sessions[one]);
         }
@@ -196,7 +199,7 @@ fn a_worker_that_gives_back_what_made_up_for_the_rest_is_routed_to_last_at_once(
         }
         assert_eq!((rig.verdict("a"), rig.verdict("b")), (Verdict::Healthy, Verdict::Healthy));
         let given_back = moving(one).next().expect("four move").claim;
-        rig.settle(sessions[one], given_back, Report::Release { delay: Some(secs(1_000)) }).unwrap();
+        rig.settle(sessions[one], given_back, EndReport::Release { delay: Some(secs(1_000)) }).unwrap();
         assert_eq!(rig.verdict(["a", "b"][one]), Verdict::Slow, "three of four");
         for _ in 0..3 {
             assert_eq!(next_goes_to(&mut rig, &sessions), sessions[1 - one]);
@@ -216,18 +219,18 @@ fn a_polling_worker_is_judged_when_its_only_moving_attempt_is_given_back() {
         for _ in 0..5 {
             rig.submit(job("k"));
             let claim = rig.leases(poll.clone()).remove(0).claim;
-            rig.http_settle(claim, Report::Fail { error: "no".into(), retryable: false, delay: None }).unwrap();
+            rig.http_settle(claim, EndReport::Fail { error: "no".into(), retryable: false, delay: None }).unwrap();
         }
         rig.advance(secs(20));
     }
     assert_eq!(rig.verdict("h"), Verdict::Degraded, "one thing moves, and everything else fails");
-    rig.http_settle(moving, Report::Release { delay: Some(secs(100_000)) }).unwrap();
+    rig.http_settle(moving, EndReport::Release { delay: Some(secs(100_000)) }).unwrap();
     // Nothing moves any more: stuck 120 s after the last step, evicted 30 s later, if it goes on failing.
     for _ in 0..5 {
         for _ in 0..5 {
             rig.submit(job("k"));
             for lease in rig.leases(poll.clone()) {
-                let report = Report::Fail { error: "no".into(), retryable: false, delay: None };
+                let report = EndReport::Fail { error: "no".into(), retryable: false, delay: None };
                 rig.http_settle(lease.claim, report).unwrap();
             }
         }
@@ -265,7 +268,7 @@ fn a_waiting_poll_is_served_in_turn_again_when_the_failures_of_its_worker_are_a_
     for failed in [false, true, true, true, true] {
         rig.submit(job("k"));
         let claim = rig.leases(poll.clone()).remove(0).claim;
-        let failure = Report::Fail { error: "no".into(), retryable: false, delay: None };
+        let failure = EndReport::Fail { error: "no".into(), retryable: false, delay: None };
         rig.http_settle(claim, if failed { failure } else { success() }).unwrap();
     }
     let open = rig.call_open(Call::Poll(Poll { wait: secs(600), ..poll }));
@@ -319,7 +322,7 @@ fn what_failed_before_does_not_count_after_readmission_nor_in_a_new_life() {
             rig.advance(secs(5));
             session
         };
-        assert_eq!(progress_of(&rig, "w"), (Progress::Idle, "nothing_to_count"));
+        assert_eq!(progress_of(&rig, "w"), (ProgressSignal::Idle, "nothing_to_count"));
         rig.submit(patient("k"));
         assert_eq!(rig.assigned(session).len(), 1, "on probation");
         // Less than it takes by itself.
@@ -335,7 +338,7 @@ fn a_new_life_of_a_worker_that_failed_is_judged_by_what_it_does() {
     let session = rig.worker("w", 1, 1, &["k"]);
     rig.fail_for_119_s(session);
     let session = rig.hello("w", "2", 2, 1, &["k"], vec![]);
-    assert_eq!(progress_of(&rig, "w"), (Progress::Idle, "nothing_to_count"));
+    assert_eq!(progress_of(&rig, "w"), (ProgressSignal::Idle, "nothing_to_count"));
     rig.advance(secs(40));
     assert_eq!(rig.eviction_count(), 0);
     rig.tell(session, FromWorker::Capacity { slots: 4, accepting: true });

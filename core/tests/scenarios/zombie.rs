@@ -10,7 +10,7 @@ use onward_core::grant::Denial;
 use onward_core::ids::{Claim, Incarnation, JobId, SessionId};
 use onward_core::input::{Call, Poll};
 use onward_core::job::{Draft, JobState, Retry};
-use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
+use onward_core::message::{Beat, CancelWhy, EndReport, FromWorker, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::state::LedgerFact;
 
@@ -41,8 +41,8 @@ fn refusals_noted(rig: &Rig, job: JobId) -> Vec<(AttemptFence, Verb, RefusalKind
     noted.collect()
 }
 
-fn other_success() -> Report {
-    Report::Succeed { result: bytes("\"other\"").into() }
+fn other_success() -> EndReport {
+    EndReport::Succeed { result: bytes("\"other\"").into() }
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn after_its_lease_expired_every_word_of_a_zombie_is_refused_and_counted() {
     assert_eq!(rig.http_beat(Beat::progress(zombie, 99)), Err(Refusal::StaleAttempt));
     assert_eq!(rig.http_settle(zombie, success()), stale);
     assert_eq!(rig.http_settle(zombie, failure()), stale);
-    assert_eq!(rig.http_settle(zombie, Report::Release { delay: None }), stale);
+    assert_eq!(rig.http_settle(zombie, EndReport::Release { delay: None }), stale);
     assert_eq!(rig.http_ask_extension(zombie, 0.5).unwrap().result, Err(Denial::StaleAttempt));
     assert_eq!(rig.refused(RefusalKind::StaleAttempt), 5);
 
@@ -223,7 +223,7 @@ fn another_outcome_than_the_accepted_one_is_already_ended() {
     let id = rig.submit(job("k"));
     let claim = rig.claim(session);
     rig.succeed(session, claim).unwrap();
-    for report in [failure(), other_success(), Report::Release { delay: None }] {
+    for report in [failure(), other_success(), EndReport::Release { delay: None }] {
         assert_eq!(rig.settle(session, claim, report), Err(Refusal::AlreadyEnded));
     }
     assert_eq!(rig.beat(session, Beat::plain(claim)), Err(Refusal::AlreadyEnded));
@@ -270,7 +270,7 @@ fn a_result_after_the_job_was_cancelled_or_timed_out_is_already_ended() {
     assert_eq!(rig.state_of(timed_out), JobState::TimedOut);
     assert_eq!(rig.cancelled(session), claims);
     for claim in claims {
-        for report in [success(), failure(), Report::Release { delay: None }] {
+        for report in [success(), failure(), EndReport::Release { delay: None }] {
             assert_eq!(rig.settle(session, claim, report), Err(Refusal::AlreadyEnded));
         }
         assert_eq!(rig.beat(session, Beat::plain(claim)), Err(Refusal::AlreadyEnded));

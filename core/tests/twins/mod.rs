@@ -11,7 +11,7 @@ use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq
 use onward_core::input::{Call, Filter, Input, Poll, ReplayFrom, Submission};
 use onward_core::job::{Draft, LimitDraft, Retry};
 use onward_core::manager::{Manager, SnapshotRecord};
-use onward_core::message::{Beat, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::message::{Beat, EndReport, FromWorker, Hello, Settlement, Subscription, ToWorker};
 use onward_core::settings::Rules;
 use onward_core::time::{Mono, Now};
 use rand_chacha::ChaCha8Rng;
@@ -152,9 +152,9 @@ impl Twins {
             (0..=3, Some(claim)) => {
                 self.workers[at].1.remove(0);
                 let report = match self.below(4) {
-                    0 => Report::Fail { error: "no".into(), retryable: self.below(2) == 0, delay: None },
-                    1 => Report::Release { delay: None },
-                    _ => Report::Succeed { result: (*b"done").into() },
+                    0 => EndReport::Fail { error: "no".into(), retryable: self.below(2) == 0, delay: None },
+                    1 => EndReport::Release { delay: None },
+                    _ => EndReport::Succeed { result: (*b"done").into() },
                 };
                 let message = FromWorker::Settle(vec![Settlement::new(claim, report)]);
                 self.feed(Input::Session { session, message });
@@ -209,7 +209,7 @@ impl Twins {
             }
             (9, _) if !self.held_by_http.is_empty() => {
                 let claim = self.held_by_http.remove(0);
-                let report = Report::Succeed { result: (*b"http").into() };
+                let report = EndReport::Succeed { result: (*b"http").into() };
                 self.call(Call::Settle(vec![Settlement::new(claim, report)]));
             }
             (10, _) => {
@@ -298,7 +298,7 @@ impl Twins {
             }
             Effect::Archive { job } => self.to_archive.push(job),
             Effect::ConfirmSeat { question } => {
-                inputs.push(Input::Drained);
+                inputs.push(Input::QueueEmptied);
                 inputs.push(Input::SeatConfirmed { term: self.term, question });
             }
             _ => {}

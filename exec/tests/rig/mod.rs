@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use onward_exec::{Event, Exit, GuardProgram, Options, Running, Stream, tree};
+use onward_exec::{AttemptEvent, Exit, GuardProgram, Options, OutputStream, Running, tree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Longer than anything here takes, even on a machine that is busy with something else.
@@ -59,14 +59,14 @@ pub async fn rest(mut running: Running) -> All {
     let follow = async {
         while let Some(event) = running.next().await {
             match event {
-                Event::Started { .. } => {}
-                Event::Output { stream: Stream::Stdout, bytes } => seen.output.extend(bytes),
-                Event::Output { stream: Stream::Stderr, .. } => {}
-                Event::Activity => seen.activity += 1,
-                Event::Progress { done, total, note } => seen.progress.push((done, total, note)),
-                Event::Quiet(span) => seen.quiet.push(span),
-                Event::Result(json) => seen.results.push(json.get().to_owned()),
-                Event::Ended(exit) => seen.exit = exit,
+                AttemptEvent::Started { .. } => {}
+                AttemptEvent::Output { stream: OutputStream::Stdout, bytes } => seen.output.extend(bytes),
+                AttemptEvent::Output { stream: OutputStream::Stderr, .. } => {}
+                AttemptEvent::Activity => seen.activity += 1,
+                AttemptEvent::Progress { done, total, note } => seen.progress.push((done, total, note)),
+                AttemptEvent::Quiet(span) => seen.quiet.push(span),
+                AttemptEvent::Result(json) => seen.results.push(json.get().to_owned()),
+                AttemptEvent::Ended(exit) => seen.exit = exit,
             }
         }
     };
@@ -80,8 +80,10 @@ pub async fn line(running: &mut Running) -> String {
     let read = async {
         while !text.ends_with(b"\n") {
             match running.next().await {
-                Some(Event::Output { stream: Stream::Stdout, bytes }) => text.extend(bytes),
-                Some(Event::Ended(exit)) => panic!("ended with {exit:?} after {:?}", String::from_utf8_lossy(&text)),
+                Some(AttemptEvent::Output { stream: OutputStream::Stdout, bytes }) => text.extend(bytes),
+                Some(AttemptEvent::Ended(exit)) => {
+                    panic!("ended with {exit:?} after {:?}", String::from_utf8_lossy(&text))
+                }
                 Some(_) => {}
                 None => panic!("no more events"),
             }

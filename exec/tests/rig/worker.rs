@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use onward_exec::{Event, GuardProgram, Identity, Options};
+use onward_exec::{AttemptEvent, AttemptIdentity, GuardProgram, Options};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
@@ -15,13 +15,13 @@ async fn main() {
         guard: GuardProgram { program: guard.into(), args: vec![] },
         folder: Some(folder.into()),
         // Of a job that no other test has.
-        identity: Some(Identity { job: folder.clone(), workflow: "main".into(), fence: 1 }),
+        identity: Some(AttemptIdentity { job: folder.clone(), workflow: "main".into(), fence: 1 }),
         grace: Duration::from_millis(grace_ms.parse().expect("milliseconds")),
         ..Options::new(["sh", "-c", script])
     };
     let mut running = onward_exec::spawn(options).expect("a guard can be started");
     while let Some(event) = running.next().await {
-        if let Event::Output { bytes, .. } = event {
+        if let AttemptEvent::Output { bytes, .. } = event {
             std::io::stdout().write_all(&bytes).expect("the test listens");
             std::io::stdout().flush().expect("the test listens");
         }

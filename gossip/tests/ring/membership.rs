@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use onward_core::health::OverloadLevel;
-use onward_gossip::{Effect, Input, Label, MemberState, NodeHealth, Ring, Role};
+use onward_gossip::{Effect, Input, MemberState, NodeHealth, NodeLabel, Ring, Role};
 
 use super::world::{World, address, keys, label, manager};
 
@@ -172,7 +172,7 @@ fn who_calls_whom_dead_is_seen_by_the_others() {
     }
     assert!(world.running().iter().all(|by| world.view(*by).disagreements.is_empty()), "in the end all agree");
     assert!(seen.iter().all(|(_, about, ..)| *about == label("m3")), "{seen:?}");
-    let others = |by: &usize, names: &[Label]| names.iter().any(|name| *name != label(&format!("m{by}")));
+    let others = |by: &usize, names: &[NodeLabel]| names.iter().any(|name| *name != label(&format!("m{by}")));
     assert!(seen.iter().any(|(by, _, doubted, _)| others(by, doubted)), "the doubt of another is seen: {seen:?}");
     assert!(seen.iter().any(|(by, _, _, trusted)| others(by, trusted)), "the trust of another is seen: {seen:?}");
 }

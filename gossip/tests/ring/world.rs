@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use onward_core::time::Mono;
 use onward_gossip::{
-    ClusterKey, ClusterKeys, Effect, Gossip, GossipRule, Input, Label, MemberState, NodeHealth, NodeIdentity, Ring,
-    Role, View,
+    ClusterKey, ClusterKeys, Effect, Gossip, GossipRule, Input, MemberState, NodeHealth, NodeIdentity, NodeLabel, Ring,
+    RingView, Role,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -17,8 +17,8 @@ pub fn keys(first: u8, second: Option<u8>) -> ClusterKeys {
     ClusterKeys::new(key(first), second.map(key))
 }
 
-pub fn label(text: &str) -> Label {
-    Label::new(text).unwrap()
+pub fn label(text: &str) -> NodeLabel {
+    NodeLabel::new(text).unwrap()
 }
 
 pub fn address(number: usize) -> SocketAddr {
@@ -200,7 +200,7 @@ impl World {
         self.run(Duration::from_secs(seconds));
     }
 
-    pub fn view(&self, number: usize) -> View {
+    pub fn view(&self, number: usize) -> RingView {
         self.hosts[number].gossip.as_ref().expect("it runs").view(self.now)
     }
 

@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 pub const NOTE_BYTES: usize = 256;
 
 /// The attempt that an agent runs in. Nothing here waits.
-pub trait Attempt: Send + Sync + 'static {
+pub trait AgentAttempt: Send + Sync + 'static {
     fn heartbeat(&self) -> &Heartbeat;
 
     /// Units done so far, with a note of at most [`NOTE_BYTES`] for people. Only a higher number is a forward step. It must
@@ -66,7 +66,7 @@ pub trait Attempt: Send + Sync + 'static {
 ///
 /// A mailbox of your own that has no [identity](onward_lease::mailbox::Mailbox::identity) needs
 /// [sessions](crate::session) of its own: the ids of another one may be the same.
-impl Attempt for Delivery {
+impl AgentAttempt for Delivery {
     fn heartbeat(&self) -> &Heartbeat {
         Self::heartbeat(self)
     }
@@ -92,8 +92,8 @@ impl Attempt for Delivery {
 
 /// A call of an agent: a heartbeat of its own, whose beats rise to the attempt and are counted for the call.
 #[derive(Clone)]
-pub(crate) struct Pulse {
-    attempt: Arc<dyn Attempt>,
+pub(crate) struct CallPulse {
+    attempt: Arc<dyn AgentAttempt>,
     pub heartbeat: Heartbeat,
     beats: Arc<AtomicU64>,
     /// Whether progress inside of the call is a forward step of the agent.
@@ -101,9 +101,9 @@ pub(crate) struct Pulse {
     _counting: Arc<Observer>,
 }
 
-impl Pulse {
+impl CallPulse {
     /// The pulse of a whole run: cancelled, it cancels all of its calls.
-    pub fn new(attempt: Arc<dyn Attempt>) -> Self {
+    pub fn new(attempt: Arc<dyn AgentAttempt>) -> Self {
         let heartbeat = attempt.heartbeat().child();
         Self::with(attempt, heartbeat, true)
     }
@@ -113,7 +113,7 @@ impl Pulse {
         Self::with(self.attempt.clone(), self.heartbeat.child(), counts)
     }
 
-    fn with(attempt: Arc<dyn Attempt>, heartbeat: Heartbeat, counts: bool) -> Self {
+    fn with(attempt: Arc<dyn AgentAttempt>, heartbeat: Heartbeat, counts: bool) -> Self {
         let beats = Arc::new(AtomicU64::new(0));
         let counted = beats.clone();
         let counting = heartbeat.observe(move |beat| {
@@ -150,8 +150,8 @@ impl Pulse {
 
     /// Ends the call, or the run, with the value: what still runs of it then renews nothing and makes no step.
     #[must_use]
-    pub fn scope(&self) -> Scope {
-        Scope(self.heartbeat.clone())
+    pub fn scope(&self) -> CallScope {
+        CallScope(self.heartbeat.clone())
     }
 
     pub fn beats(&self) -> u64 {
@@ -164,15 +164,15 @@ impl Pulse {
 }
 
 /// A call or a run, until this is dropped.
-pub(crate) struct Scope(Heartbeat);
+pub(crate) struct CallScope(Heartbeat);
 
-impl Drop for Scope {
+impl Drop for CallScope {
     fn drop(&mut self) {
         self.0.detach(CancelWhy::Asked);
     }
 }
 
-impl fmt::Debug for Pulse {
+impl fmt::Debug for CallPulse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pulse").field("beats", &self.beats).finish_non_exhaustive()
     }

@@ -92,7 +92,7 @@ impl Spent {
 
 /// The part of a budget that is spent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Limit {
+pub enum BudgetPart {
     Tokens,
     InputTokens,
     OutputTokens,
@@ -157,38 +157,38 @@ impl Budget {
     }
 
     /// The limit that leaves nothing for another answer.
-    pub fn exhausted(&self, spent: &Spent) -> Option<Limit> {
+    pub fn exhausted(&self, spent: &Spent) -> Option<BudgetPart> {
         let at_least = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent >= limit);
         let all = spent.tokens();
         [
-            (Limit::Turns, spent.turns >= self.turns),
-            (Limit::ToolCalls, spent.tool_calls > self.tool_calls),
-            (Limit::Tokens, at_least(self.tokens, all)),
-            (Limit::InputTokens, at_least(self.input_tokens, spent.input_tokens)),
-            (Limit::OutputTokens, at_least(self.output_tokens, spent.output_tokens)),
-            (Limit::Time, self.time.is_some_and(|limit| spent.time >= limit)),
-            (Limit::Money, self.money.is_some_and(|limit| spent.money >= limit)),
+            (BudgetPart::Turns, spent.turns >= self.turns),
+            (BudgetPart::ToolCalls, spent.tool_calls > self.tool_calls),
+            (BudgetPart::Tokens, at_least(self.tokens, all)),
+            (BudgetPart::InputTokens, at_least(self.input_tokens, spent.input_tokens)),
+            (BudgetPart::OutputTokens, at_least(self.output_tokens, spent.output_tokens)),
+            (BudgetPart::Time, self.time.is_some_and(|limit| spent.time >= limit)),
+            (BudgetPart::Money, self.money.is_some_and(|limit| spent.money >= limit)),
         ]
         .into_iter()
         .find_map(|(limit, is_spent)| is_spent.then_some(limit))
     }
 
     /// The limit that an answer has passed while it goes on.
-    pub(crate) fn passed(&self, spent: &Spent) -> Option<Limit> {
+    pub(crate) fn passed(&self, spent: &Spent) -> Option<BudgetPart> {
         let over = |limit: Option<u64>, spent: u64| limit.is_some_and(|limit| spent > limit);
         let all = spent.tokens();
         [
-            (Limit::Tokens, over(self.tokens, all)),
-            (Limit::InputTokens, over(self.input_tokens, spent.input_tokens)),
-            (Limit::OutputTokens, over(self.output_tokens, spent.output_tokens)),
-            (Limit::Money, self.money.is_some_and(|limit| spent.money > limit)),
+            (BudgetPart::Tokens, over(self.tokens, all)),
+            (BudgetPart::InputTokens, over(self.input_tokens, spent.input_tokens)),
+            (BudgetPart::OutputTokens, over(self.output_tokens, spent.output_tokens)),
+            (BudgetPart::Money, self.money.is_some_and(|limit| spent.money > limit)),
         ]
         .into_iter()
         .find_map(|(limit, is_passed)| is_passed.then_some(limit))
     }
 
     /// The limit that is too low for a question with so much input and an answer of at least one token.
-    pub(crate) fn too_low_for(&self, spent: &Spent, input_tokens: u64) -> Option<Limit> {
+    pub(crate) fn too_low_for(&self, spent: &Spent, input_tokens: u64) -> Option<BudgetPart> {
         let usage = Usage { input_tokens, output_tokens: 1, estimated: true };
         self.exhausted(spent).or_else(|| self.passed(&self.with_usage(spent, &usage)))
     }
@@ -243,7 +243,7 @@ pub(crate) fn estimate_tokens(bytes: usize) -> u64 {
     (bytes as u64).div_ceil(BYTES_PER_TOKEN)
 }
 
-impl fmt::Display for Limit {
+impl fmt::Display for BudgetPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tokens => "tokens",
@@ -286,20 +286,20 @@ mod tests {
         };
         for (budget, limit) in [
             (Budget::tokens(101), None),
-            (Budget::tokens(100), Some(Limit::Tokens)),
+            (Budget::tokens(100), Some(BudgetPart::Tokens)),
             (Budget::default().input_tokens(71), None),
-            (Budget::default().input_tokens(70), Some(Limit::InputTokens)),
+            (Budget::default().input_tokens(70), Some(BudgetPart::InputTokens)),
             (Budget::default().output_tokens(31), None),
-            (Budget::default().output_tokens(30), Some(Limit::OutputTokens)),
+            (Budget::default().output_tokens(30), Some(BudgetPart::OutputTokens)),
             (Budget::default().turns(6), None),
-            (Budget::default().turns(5), Some(Limit::Turns)),
+            (Budget::default().turns(5), Some(BudgetPart::Turns)),
             // A sixth call of six is allowed; only one beyond it is too many.
             (Budget::default().tool_calls(6), None),
-            (Budget::default().tool_calls(5), Some(Limit::ToolCalls)),
+            (Budget::default().tool_calls(5), Some(BudgetPart::ToolCalls)),
             (Budget::default().time(Duration::from_secs(8)), None),
-            (Budget::default().time(Duration::from_secs(7)), Some(Limit::Time)),
+            (Budget::default().time(Duration::from_secs(7)), Some(BudgetPart::Time)),
             (Budget::default().money(0.6, price), None),
-            (Budget::default().money(0.5, price), Some(Limit::Money)),
+            (Budget::default().money(0.5, price), Some(BudgetPart::Money)),
         ] {
             assert_eq!(budget.exhausted(&spent), limit, "{budget:?}");
         }
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!((spent.money, spent.estimated), (4.0, true));
         let spent = budget.with_usage(&spent, &Usage { input_tokens: 1, ..Usage::default() });
         assert!(spent.estimated);
-        assert_eq!(budget.exhausted(&spent), Some(Limit::Money));
+        assert_eq!(budget.exhausted(&spent), Some(BudgetPart::Money));
     }
 
     #[test]
@@ -333,14 +333,14 @@ mod tests {
         let spent = Spent { input_tokens: 60, output_tokens: 20, money: 0.5, ..Spent::default() };
         for (budget, input, limit, left) in [
             (Budget::tokens(100), 19, None, Some(1)),
-            (Budget::tokens(100), 20, Some(Limit::Tokens), Some(0)),
+            (Budget::tokens(100), 20, Some(BudgetPart::Tokens), Some(0)),
             (Budget::default().input_tokens(100), 40, None, None),
-            (Budget::default().input_tokens(100), 41, Some(Limit::InputTokens), None),
+            (Budget::default().input_tokens(100), 41, Some(BudgetPart::InputTokens), None),
             (Budget::default().output_tokens(21), 1_000_000, None, Some(1)),
-            (Budget::default().output_tokens(20), 1, Some(Limit::OutputTokens), Some(0)),
+            (Budget::default().output_tokens(20), 1, Some(BudgetPart::OutputTokens), Some(0)),
             (Budget::default().money(1.0, price), 25_000, None, Some(12_500)),
-            (Budget::default().money(1.0, price), 50_000, Some(Limit::Money), Some(0)),
-            (Budget::default().turns(0), 1, Some(Limit::Turns), None),
+            (Budget::default().money(1.0, price), 50_000, Some(BudgetPart::Money), Some(0)),
+            (Budget::default().turns(0), 1, Some(BudgetPart::Turns), None),
             (Budget::default(), u64::MAX, None, None),
         ] {
             let budget = budget.for_model("any");
@@ -354,7 +354,7 @@ mod tests {
         let budget = Budget::tokens(100);
         let most = Usage { input_tokens: u64::MAX, output_tokens: u64::MAX, estimated: false };
         let spent = budget.with_usage(&budget.with_usage(&Spent::default(), &most), &most);
-        assert_eq!((spent.tokens(), budget.exhausted(&spent)), (u64::MAX, Some(Limit::Tokens)));
-        assert_eq!((budget.passed(&spent), budget.output_left(&spent, u64::MAX)), (Some(Limit::Tokens), Some(0)));
+        assert_eq!((spent.tokens(), budget.exhausted(&spent)), (u64::MAX, Some(BudgetPart::Tokens)));
+        assert_eq!((budget.passed(&spent), budget.output_left(&spent, u64::MAX)), (Some(BudgetPart::Tokens), Some(0)));
     }
 }

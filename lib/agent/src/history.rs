@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 
 use crate::attempt::NOTE_BYTES;
 use crate::budget::{Budget, Spent, Usage};
-use crate::model::{Answer, Call, Message, given_back};
+use crate::model::{ChatMessage, ModelAnswer, ToolCall, given_back};
 use crate::novelty::{Novelty, REPEATS_UNTIL_TOLD, Repeat, cut, quoted, shown};
-use crate::session::{Entry, Event};
+use crate::session::{Entry, SessionEvent};
 
 /// Calls that a note tells of.
 const SHOWN_CALLS: usize = 3;
@@ -17,7 +17,7 @@ const DOING_BYTES: usize = 100;
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    pub messages: Vec<Message>,
+    pub messages: Vec<ChatMessage>,
     /// Size of the conversation as JSON.
     bytes: usize,
     pub spent: Spent,
@@ -25,7 +25,7 @@ pub(crate) struct History {
     /// Calls of the last answer, while some have no end.
     pub open: Vec<OpenCall>,
     /// The last answer, if it calls no tool and nothing was asked since.
-    pub last: Option<Answer>,
+    pub last: Option<ModelAnswer>,
     /// Notices that the model gets with the next question.
     pub notices: Vec<String>,
     /// Answers in a row that were no output.
@@ -37,7 +37,7 @@ pub(crate) struct History {
 
 #[derive(Clone, Debug)]
 pub(crate) struct OpenCall {
-    pub call: Call,
+    pub call: ToolCall,
     /// The answer with this call was cut at its longest length, so the call is not run.
     pub cut_off: bool,
     pub begun: bool,
@@ -78,7 +78,7 @@ impl History {
     pub fn apply(&mut self, entry: &Entry, budget: &Budget) -> News {
         self.spent.time = Duration::from_millis(entry.active_ms);
         match &entry.event {
-            Event::Asked { messages, input_tokens } => {
+            SessionEvent::Asked { messages, input_tokens } => {
                 self.charge_unanswered(budget);
                 self.unanswered = Some(*input_tokens);
                 if self.last.take().is_some() {
@@ -89,8 +89,8 @@ impl History {
                     self.push(message.clone());
                 }
             }
-            Event::Answered(answer) => self.apply_answer(answer, budget),
-            Event::ToolBegun { call, .. } => {
+            SessionEvent::Answered(answer) => self.apply_answer(answer, budget),
+            SessionEvent::ToolBegun { call, .. } => {
                 if let Some(open) = self.open.get_mut(*call as usize)
                     && !open.begun
                 {
@@ -98,12 +98,12 @@ impl History {
                     self.spent.tool_calls += 1;
                 }
             }
-            Event::ToolEnded { call, output, polling, .. } => return self.apply_end(*call, output, *polling),
+            SessionEvent::ToolEnded { call, output, polling, .. } => return self.apply_end(*call, output, *polling),
         }
         News::None
     }
 
-    fn apply_answer(&mut self, answer: &Answer, budget: &Budget) {
+    fn apply_answer(&mut self, answer: &ModelAnswer, budget: &Budget) {
         self.unanswered = None;
         // A question that no server took costs nothing.
         if answer.cut.is_none() || answer.usage != Usage::default() {
@@ -112,9 +112,9 @@ impl History {
         if answer.cut.is_some() {
             return;
         }
-        self.push(Message::Assistant(answer.message.clone()));
+        self.push(ChatMessage::Assistant(answer.message.clone()));
         let cut_off = answer.truncated;
-        let open = |call: &Call| OpenCall { call: call.clone(), cut_off, begun: false, ended: None };
+        let open = |call: &ToolCall| OpenCall { call: call.clone(), cut_off, begun: false, ended: None };
         // A model that refuses, or was held back by a filter, has not decided to call anything.
         self.open = if answer.refusal.is_some() { Vec::new() } else { answer.calls.iter().map(open).collect() };
         if self.open.is_empty() {
@@ -144,19 +144,19 @@ impl History {
         if self.open.iter().all(|open| open.ended.is_some()) {
             for open in core::mem::take(&mut self.open) {
                 let content = open.ended.expect("each has ended");
-                self.push(Message::Tool { tool_call_id: open.call.id, content });
+                self.push(ChatMessage::Tool { tool_call_id: open.call.id, content });
             }
         }
         repeat.map_or(News::NewCall, News::Repeat)
     }
 
-    fn push(&mut self, message: Message) {
+    fn push(&mut self, message: ChatMessage) {
         self.bytes += bytes_of(&message);
         self.messages.push(message);
     }
 
     /// The length of the conversation with these messages.
-    pub fn bytes_with(&self, messages: &[Message]) -> usize {
+    pub fn bytes_with(&self, messages: &[ChatMessage]) -> usize {
         self.bytes + messages.iter().map(bytes_of).sum::<usize>()
     }
 
@@ -180,9 +180,9 @@ impl History {
 }
 
 /// The length of a message as it is sent: not all thoughts are.
-fn bytes_of(message: &Message) -> usize {
+fn bytes_of(message: &ChatMessage) -> usize {
     let text = match message {
-        Message::Assistant(answer) => serde_json::to_string(&given_back(answer, false)),
+        ChatMessage::Assistant(answer) => serde_json::to_string(&given_back(answer, false)),
         other => serde_json::to_string(other),
     };
     text.map_or(0, |text| text.len())

@@ -246,21 +246,21 @@ async fn connect_to_first(
             continue;
         }
         let opened = timeout(CONNECT_WITHIN, async {
-            let stream = TcpStream::connect(address).await.map_err(Attempted::Next)?;
-            let connected = stream.peer_addr().map_err(Attempted::End)?;
+            let stream = TcpStream::connect(address).await.map_err(ConnectFailure::Next)?;
+            let connected = stream.peer_addr().map_err(ConnectFailure::End)?;
             if !reach.allows(connected) {
-                return Err(Attempted::Refused(connected.ip()));
+                return Err(ConnectFailure::Refused(connected.ip()));
             }
-            stream.set_nodelay(true).map_err(Attempted::End)?;
+            stream.set_nodelay(true).map_err(ConnectFailure::End)?;
             let Some(name) = name.clone() else { return Ok(Box::new(stream) as Box<dyn Stream>) };
-            let tls = TlsConnector::from(trust.0.clone()).connect(name, stream).await.map_err(Attempted::End)?;
+            let tls = TlsConnector::from(trust.0.clone()).connect(name, stream).await.map_err(ConnectFailure::End)?;
             Ok(Box::new(tls) as Box<dyn Stream>)
         });
         match opened.await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(Attempted::Next(error))) => last = failed(error),
-            Ok(Err(Attempted::End(error))) => return Err(failed(error)),
-            Ok(Err(Attempted::Refused(address))) => return Err(refused(address)),
+            Ok(Err(ConnectFailure::Next(error))) => last = failed(error),
+            Ok(Err(ConnectFailure::End(error))) => return Err(failed(error)),
+            Ok(Err(ConnectFailure::Refused(address))) => return Err(refused(address)),
             Err(_) => last = failed(late()),
         }
     }
@@ -268,7 +268,7 @@ async fn connect_to_first(
 }
 
 /// The reason why an address gave no connection.
-enum Attempted {
+enum ConnectFailure {
     /// Another address may.
     Next(io::Error),
     End(io::Error),

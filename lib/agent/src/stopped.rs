@@ -5,14 +5,14 @@ use core::time::Duration;
 
 use onward_lease::{CancelWhy, Failure};
 
-use crate::budget::{Limit, Spent};
+use crate::budget::{BudgetPart, Spent};
 use crate::model::ModelError;
 use crate::session::SessionError;
-use crate::tool::Requested;
+use crate::tool::CallRequest;
 
 /// The output of a run, with what it took.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Finished<T> {
+pub struct AgentOutput<T> {
     pub output: T,
     pub spent: Spent,
     /// The name of its session.
@@ -27,7 +27,7 @@ pub struct Finished<T> {
 pub enum Stopped {
     /// Something that the budget limits is spent. Another attempt would stop at once: raise the limit.
     Budget {
-        limit: Limit,
+        limit: BudgetPart,
         spent: Spent,
     },
     /// The deadline of the run or of its job has passed.
@@ -59,7 +59,7 @@ pub enum Stopped {
 /// The question that a person is asked.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Approval {
-    pub call: Requested,
+    pub call: CallRequest,
     /// The reason that the policy gave.
     pub why: String,
 }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onward_agent::metrics::Kind;
-use onward_agent::{Agent, Budget, Decision, Memory, Tool, ToolContext, ToolError};
-use rig::{Say, Scripted, TestAttempt, call, say};
+use onward_agent::{Agent, Budget, CallDecision, MemorySessions, Tool, ToolContext, ToolError};
+use rig::{Say, ScriptedModel, TestAttempt, call, say};
 use tokio::time::{Instant, sleep};
 
 #[derive(serde::Deserialize, schemars::JsonSchema, Debug)]
@@ -30,7 +30,7 @@ async fn a_tool_knows_the_budget_and_what_was_spent_when_its_call_began() {
         known.lock().unwrap().push((spent.turns, spent.tool_calls, left));
         async move { Ok(number.n) }
     };
-    let model = Scripted::new(|n, _| if n < 2 { call("look", &format!("{{\"n\": {n}}}")) } else { say("done") });
+    let model = ScriptedModel::new(|n, _| if n < 2 { call("look", &format!("{{\"n\": {n}}}")) } else { say("done") });
     let agent = Agent::new(model).tool(Tool::new("look", "", look)).budget(Budget::tokens(10_000).tool_calls(5));
     agent.run_text(&TestAttempt::new(), "go").await.unwrap();
     // An answer of the script has 110 tokens.
@@ -63,7 +63,7 @@ async fn a_tool_beats_on_its_attempt_and_from_its_own_place() {
     let _observer = attempt.heartbeat.observe(move |_| {
         heard.fetch_add(1, Ordering::SeqCst);
     });
-    let agent = Agent::new(Scripted::of([call("beats", r#"{"n": 1}"#), say("done")]));
+    let agent = Agent::new(ScriptedModel::of([call("beats", r#"{"n": 1}"#), say("done")]));
     agent.tool(Tool::new("beats", "", beats)).run_text(&attempt, "go").await.unwrap();
     let seen = seen.lock().unwrap();
     let counts: Vec<usize> = seen[1..].iter().map(|(_, _, beats)| *beats).collect();
@@ -87,7 +87,7 @@ async fn a_tool_whose_time_is_over_has_a_moment_to_stop() {
         }
     };
     let calls = (0..4).map(|n| ("tidies".to_owned(), format!("{{\"n\": {n}}}"))).collect();
-    let model = Scripted::of([Say::Calls(calls), say("done")]);
+    let model = ScriptedModel::of([Say::Calls(calls), say("done")]);
     let agent = Agent::new(model.clone()).tool(Tool::new("tidies", "", tidies).timeout(secs(30)));
     let began = Instant::now();
     agent.run_text(&TestAttempt::new(), "go").await.unwrap();
@@ -108,10 +108,10 @@ async fn calls_that_are_not_made_are_counted_as_failed() {
     let asked = suspended.clone();
     let all = [("made_up", "{}"), ("made up again", "{}"), ("echo", "no JSON"), ("echo", r#"{"n": 1}"#)];
     let calls = all.map(|(name, arguments)| (name.to_owned(), arguments.to_owned()));
-    let model = Scripted::of([Say::Calls(calls.to_vec()), say("done")]);
-    let agent = Agent::new(model).tool(Tool::new("echo", "", echo)).sessions(Memory::new()).policy(move |_| {
+    let model = ScriptedModel::of([Say::Calls(calls.to_vec()), say("done")]);
+    let agent = Agent::new(model).tool(Tool::new("echo", "", echo)).sessions(MemorySessions::new()).policy(move |_| {
         let times = asked.fetch_add(1, Ordering::SeqCst);
-        async move { if times == 0 { Decision::Suspend("who?".into()) } else { Decision::Deny("no".into()) } }
+        async move { if times == 0 { CallDecision::Suspend("who?".into()) } else { CallDecision::Deny("no".into()) } }
     });
     agent.run_text(&TestAttempt::new(), "go").await.unwrap_err();
     let counts = |name: &str| (agent.metrics().of(Kind::Tool, name).calls, agent.metrics().of(Kind::Tool, name).failed);
@@ -130,7 +130,7 @@ async fn a_note_says_what_is_done_now_before_anything_has_ended() {
         async move { Ok(number.n) }
     };
     let (noted, known) = (seen.clone(), attempt.clone());
-    let model = Scripted::new(move |n, _| {
+    let model = ScriptedModel::new(move |n, _| {
         noted.lock().unwrap().push((known.last_note(), known.watermark()));
         if n == 0 { call("look", r#"{"n": 1}"#) } else { say("done") }
     });

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt, stream};
-use onward_agent::session::Event;
+use onward_agent::session::SessionEvent;
 use onward_agent::{
-    Agent, Ask, Budget, ChatCompletions, Delta, Limit, Memory, Model, ModelError, Price, Sessions, Spent, Stopped,
-    Tool, ToolContext, ToolError, Usage,
+    Agent, Ask, Budget, BudgetPart, ChatCompletions, Delta, MemorySessions, Model, ModelError, Price, Sessions, Spent,
+    Stopped, Tool, ToolContext, ToolError, Usage,
 };
 use rig::server::{Piece, Reply, Server, text};
-use rig::{SOON, Say, Scripted, TestAttempt, call, say};
+use rig::{SOON, Say, ScriptedModel, TestAttempt, call, say};
 use tokio::time::timeout;
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -24,7 +24,7 @@ struct Number {
 async fn spent_after(first: &str, reply: fn() -> Reply) -> (Stopped, Spent) {
     let server = Server::start(move |_, _| reply()).await;
     let url = if first.is_empty() { server.url.clone() } else { first.to_owned() };
-    let sessions = Memory::new();
+    let sessions = MemorySessions::new();
     // Not enough time for a second try: a failure is not waited out.
     let agent = |url: &str| Agent::new(ChatCompletions::at(url, "m").unwrap()).sessions(sessions.clone());
     let hurried = agent(&url).deadline(Duration::from_millis(450));
@@ -62,11 +62,11 @@ async fn an_answer_that_broke_off_costs_its_estimate() {
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_was_lost_with_its_attempt_is_charged_by_an_estimate() {
-    let model = Scripted::new(|n, _| match n {
+    let model = ScriptedModel::new(|n, _| match n {
         0 => Say::Slowly(Duration::from_secs(1_000_000), vec![Delta::Text("never".into())]),
         _ => say("done"),
     });
-    let agent = Agent::new(model.clone()).sessions(Memory::new());
+    let agent = Agent::new(model.clone()).sessions(MemorySessions::new());
     let first = TestAttempt::new();
     // Dropped in the middle of the answer, as a kill does.
     let gone = timeout(Duration::from_secs(9), agent.run_text(&first, "hello")).await;
@@ -83,21 +83,21 @@ async fn a_question_that_would_pass_the_budget_is_not_asked() {
     let large = "x".repeat(4_000);
     let price = Price { input: 1_000.0, output: 1_000.0 };
     for (budget, limit) in [
-        (Budget::tokens(1_000), Limit::Tokens),
-        (Budget::default().input_tokens(999), Limit::InputTokens),
-        (Budget::default().money(0.9, price), Limit::Money),
+        (Budget::tokens(1_000), BudgetPart::Tokens),
+        (Budget::default().input_tokens(999), BudgetPart::InputTokens),
+        (Budget::default().money(0.9, price), BudgetPart::Money),
     ] {
-        let model = Scripted::of([say("done")]);
+        let model = ScriptedModel::of([say("done")]);
         let stopped = Agent::new(model.clone()).budget(budget).run_text(&TestAttempt::new(), large.as_str()).await;
         assert!(matches!(&stopped, Err(Stopped::Budget { limit: seen, .. }) if *seen == limit), "{stopped:?}");
         assert_eq!(model.asked().len(), 0, "{limit}");
     }
     // Nor is one that a tool has made large.
     let talk = |_: ToolContext, number: Number| async move { Ok::<_, ToolError>("x".repeat(number.n)) };
-    let model = Scripted::of([call("talk", r#"{"n": 4000}"#), say("done")]);
+    let model = ScriptedModel::of([call("talk", r#"{"n": 4000}"#), say("done")]);
     let agent = Agent::new(model.clone()).tool(Tool::new("talk", "", talk)).budget(Budget::tokens(1_000));
     let stopped = agent.run_text(&TestAttempt::new(), "go").await;
-    assert!(matches!(&stopped, Err(Stopped::Budget { limit: Limit::Tokens, .. })), "{stopped:?}");
+    assert!(matches!(&stopped, Err(Stopped::Budget { limit: BudgetPart::Tokens, .. })), "{stopped:?}");
     assert_eq!(model.asked().len(), 1);
 }
 
@@ -134,16 +134,16 @@ async fn a_server_that_counts_beyond_all_measure_overflows_nothing() {
     // Not an output, so it asks again.
     let stopped = agent.run_text(&TestAttempt::new(), "hello").await.unwrap_err();
     assert!(matches!(stopped, Stopped::Output(_)), "{stopped:?}");
-    let limited = agent.budget(Budget::tokens(1_000_000)).sessions(Memory::new());
+    let limited = agent.budget(Budget::tokens(1_000_000)).sessions(MemorySessions::new());
     let stopped = limited.run_text(&TestAttempt::new(), "hello").await.unwrap_err();
-    assert!(matches!(stopped, Stopped::Budget { limit: Limit::Tokens, .. }), "{stopped:?}");
+    assert!(matches!(stopped, Stopped::Budget { limit: BudgetPart::Tokens, .. }), "{stopped:?}");
 }
 
 #[tokio::test]
 async fn a_question_and_its_estimate_are_in_the_session() {
-    let sessions = Memory::new();
-    let agent = Agent::new(Scripted::of([say("done")])).sessions(sessions.clone());
+    let sessions = MemorySessions::new();
+    let agent = Agent::new(ScriptedModel::of([say("done")])).sessions(sessions.clone());
     agent.run_text(&TestAttempt::new(), "hello").await.unwrap();
     let entries = sessions.open("job-1", 1).await.unwrap().entries;
-    assert!(matches!(entries[0].event, Event::Asked { input_tokens: 9, .. }), "{entries:?}");
+    assert!(matches!(entries[0].event, SessionEvent::Asked { input_tokens: 9, .. }), "{entries:?}");
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onward_agent::{Agent, Delta, Failure, Stopped, Tool, ToolContext, ToolError};
-use rig::{SOON, Say, Scripted, TestAttempt, call};
+use rig::{SOON, Say, ScriptedModel, TestAttempt, call};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -86,7 +86,7 @@ async fn a_tool_that_timed_out_and_runs_on_renews_nothing() {
     let release = Release(stubborn.released.clone());
     // The second answer never comes: nobody else beats.
     let silent = Say::Slowly(Duration::from_secs(1_000_000), vec![Delta::Text("never".into())]);
-    let model = Scripted::of([call("stubborn", "{}"), silent]);
+    let model = ScriptedModel::of([call("stubborn", "{}"), silent]);
     let agent = Agent::new(model.clone()).tool(stubborn.tool().timeout(Duration::from_millis(100)));
     let attempt = TestAttempt::new();
     let (count, _observer) = heard(&attempt);
@@ -110,7 +110,7 @@ async fn nor_does_one_whose_run_has_ended_or_was_dropped() {
     for is_dropped in [false, true] {
         let stubborn = Stubborn::default();
         let release = Release(stubborn.released.clone());
-        let agent = Agent::new(Scripted::of([call("stubborn", "{}")])).tool(stubborn.tool());
+        let agent = Agent::new(ScriptedModel::of([call("stubborn", "{}")])).tool(stubborn.tool());
         let attempt = TestAttempt::new();
         let (mut count, _observer) = heard(&attempt);
         if is_dropped {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 
 use futures_util::{StreamExt, stream};
-use rig::server::{Asked, Reply, Server, answers, calls, text};
+use rig::server::{ModelRequest, Reply, Server, answers, calls, text};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::process::{Child, Command};
 
@@ -16,7 +16,7 @@ const TURNS: usize = 10;
 const ENTRIES: usize = (TURNS - 1) * 4 + 2;
 
 /// Ten turns: nine calls, every second of them one that must not be made twice, and an output.
-fn ten_turns(_: usize, asked: &Asked) -> Reply {
+fn ten_turns(_: usize, asked: &ModelRequest) -> Reply {
     let turn = answers(asked);
     let arguments = format!("{{\"number\": {turn}}}");
     match turn {
@@ -27,7 +27,7 @@ fn ten_turns(_: usize, asked: &Asked) -> Reply {
 }
 
 /// One turn with two calls side by side, of which one must not be made twice, and an output.
-fn two_calls(_: usize, asked: &Asked) -> Reply {
+fn two_calls(_: usize, asked: &ModelRequest) -> Reply {
     match answers(asked) {
         0 => calls(&[("refund", r#"{"number": 0}"#), ("search", r#"{"number": 1}"#)]),
         _ => text("resolved"),
@@ -45,7 +45,7 @@ impl Place {
         Self::with(sessions, ten_turns).await
     }
 
-    async fn with(sessions: &'static str, script: fn(usize, &Asked) -> Reply) -> Self {
+    async fn with(sessions: &'static str, script: fn(usize, &ModelRequest) -> Reply) -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self { server: Server::start(script).await, folder, sessions }
     }

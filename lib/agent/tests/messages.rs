@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use onward_agent::metrics::Kind;
 use onward_agent::{
-    Agent, Attempt as _, CancelWhy, ChatCompletions, Decision, Delta, Effect, Failure, Memory as Sessions, Stopped,
-    Tool, ToolContext, ToolError,
+    Agent, AgentAttempt as _, CallDecision, CancelWhy, ChatCompletions, Delta, Effect, Failure,
+    MemorySessions as Sessions, Stopped, Tool, ToolContext, ToolError,
 };
 use onward_lease::mailbox::{Depth, End, Mailbox, Memory, Message, Want};
 use onward_lease::{Delivery, MessageLoop};
 use rig::server::{Piece, Reply, Server, answers, calls, messages, text, text_chunk};
-use rig::{SOON, Say, Scripted, call, call_deltas, say};
+use rig::{SOON, Say, ScriptedModel, call, call_deltas, say};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -94,7 +94,7 @@ async fn thirty_minutes_of_work_on_a_lease_of_five_are_one_delivery() {
         sleep(secs(80)).await;
         Ok(number.n)
     };
-    let model = Scripted::new(|n, _| {
+    let model = ScriptedModel::new(|n, _| {
         let mut deltas = call_deltas(&[("slow".to_owned(), format!("{{\"n\": {n}}}"))]);
         deltas.extend((0..2).map(|_| Delta::Text("thinking".into())));
         if n < 15 { Say::Slowly(secs(10), deltas) } else { say("done") }
@@ -112,7 +112,7 @@ async fn thirty_minutes_of_work_on_a_lease_of_five_are_one_delivery() {
 #[tokio::test(start_paused = true)]
 async fn one_answer_that_is_longer_than_its_lease_is_one_delivery() {
     // Nothing but the deltas beats for seven minutes.
-    let model = Scripted::of([Say::Slowly(secs(10), vec![Delta::Text("x".into()); 42])]);
+    let model = ScriptedModel::of([Say::Slowly(secs(10), vec![Delta::Text("x".into()); 42])]);
     let (mailbox, began) = (Memory::new(), Instant::now());
     let messages_loop = with_lease_of_five_minutes(&mailbox, secs(900));
     let ends = consume(Agent::new(model.clone()).sessions(Sessions::new()), &mailbox, messages_loop).await;
@@ -133,7 +133,7 @@ async fn a_tool_that_hangs_loses_its_lease_and_the_next_delivery_goes_on() {
             Ok::<_, ToolError>(number.n)
         }
     };
-    let model = Scripted::new(|_, said| if said.len() == 1 { call("wait", r#"{"n": 1}"#) } else { say("done") });
+    let model = ScriptedModel::new(|_, said| if said.len() == 1 { call("wait", r#"{"n": 1}"#) } else { say("done") });
     let tool = Tool::new("wait", "", wait).timeout(secs(100_000));
     let agent = Agent::new(model.clone()).tool(tool).sessions(Sessions::new());
     let mailbox = Memory::new();
@@ -149,7 +149,7 @@ async fn an_agent_that_repeats_itself_is_ended_by_the_loop_as_stuck() {
         sleep(secs(60)).await;
         Ok(number.n)
     };
-    let agent = Agent::new(Scripted::of([call("look", r#"{"n": 1}"#)])).tool(Tool::new("look", "", look));
+    let agent = Agent::new(ScriptedModel::of([call("look", r#"{"n": 1}"#)])).tool(Tool::new("look", "", look));
     let mailbox = Memory::builder().max_deliveries(1).build();
     let messages_loop = with_lease_of_five_minutes(&mailbox, secs(290));
     let ends = consume(agent.sessions(Sessions::new()), &mailbox, messages_loop).await;
@@ -165,14 +165,14 @@ async fn a_call_that_waits_for_a_person_is_made_once_they_have_approved_it() {
         counted.fetch_add(number.n, Ordering::SeqCst);
         async { Ok::<_, ToolError>("paid") }
     };
-    let model = Scripted::of([call("pay", r#"{"n": 5}"#), say("done")]);
+    let model = ScriptedModel::of([call("pay", r#"{"n": 5}"#), say("done")]);
     let agent = Agent::new(model.clone())
         .tool(Tool::new("pay", "Pays", pay).effect(Effect::Once))
         .sessions(Sessions::new())
         .ask_again_after(secs(10))
         .policy(move |_| {
             let is_approved = known.load(Ordering::SeqCst);
-            async move { if is_approved { Decision::Allow } else { Decision::Suspend("5 are much".into()) } }
+            async move { if is_approved { CallDecision::Allow } else { CallDecision::Suspend("5 are much".into()) } }
         });
     let person = tokio::spawn(async move {
         sleep(secs(25)).await;
@@ -198,7 +198,7 @@ async fn take(mailbox: &Arc<Memory>) -> Delivery {
 async fn a_holder_that_lost_its_lease_is_refused_and_a_replayed_letter_goes_on() {
     let mailbox = Arc::new(Memory::builder().max_deliveries(2).build());
     mailbox.send(vec![Message::new("same"), Message::new("same")]).await;
-    let model = Scripted::of([say("done")]);
+    let model = ScriptedModel::of([say("done")]);
     let agent = Agent::new(model.clone()).sessions(Sessions::new());
     let (first, other) = (take(&mailbox).await, take(&mailbox).await);
     assert_ne!(first.session(), other.session(), "messages with one body are two");
@@ -221,7 +221,7 @@ async fn a_holder_that_lost_its_lease_is_refused_and_a_replayed_letter_goes_on()
 
 #[tokio::test(start_paused = true)]
 async fn messages_of_two_mailboxes_are_two_even_with_one_place_for_sessions() {
-    let model = Scripted::new(|n, _| say(&n.to_string()));
+    let model = ScriptedModel::new(|n, _| say(&n.to_string()));
     let agent = Agent::new(model.clone()).sessions(Sessions::new());
     let first = Memory::new();
     let (sibling, other) = (first.sibling("other"), Memory::new());

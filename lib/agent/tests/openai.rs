@@ -5,11 +5,11 @@ mod rig;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use onward_agent::session::Event;
+use onward_agent::session::SessionEvent;
 use onward_agent::{
-    Agent, Budget, ChatCompletions, Memory, ModelError, Sessions, Stopped, Tool, ToolContext, ToolError,
+    Agent, Budget, ChatCompletions, MemorySessions, ModelError, Sessions, Stopped, Tool, ToolContext, ToolError,
 };
-use rig::server::{Asked, Piece, Reply, Server, answers, calls, chunk, text, text_chunk, usage};
+use rig::server::{ModelRequest, Piece, Reply, Server, answers, calls, chunk, text, text_chunk, usage};
 use rig::{SOON, TestAttempt};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -88,7 +88,7 @@ const PROMPTS: [&str; 12] = [
     "endless",
 ];
 
-fn script(before: usize, asked: &Asked) -> Reply {
+fn script(before: usize, asked: &ModelRequest) -> Reply {
     let begun = |text: &str| Piece::Chunk(chunk(json!({ "role": "assistant", "content": text }), None));
     match asked.body["messages"][0]["content"].as_str().unwrap() {
         "tools" => match answers(asked) {
@@ -170,7 +170,7 @@ async fn by_openai() -> Vec<(Value, (usize, bool))> {
 }
 
 async fn by_us(prompt: &str) -> (Value, (usize, bool)) {
-    let (stage, sessions) = (Stage::new().await, Memory::new());
+    let (stage, sessions) = (Stage::new().await, MemorySessions::new());
     let agent = Agent::new(ChatCompletions::at(&stage.server.url, "m").unwrap());
     let agent = agent.tool(Tool::new("search", "Searches", search)).sessions(sessions.clone());
     // Four letters are taken for a token.
@@ -178,7 +178,7 @@ async fn by_us(prompt: &str) -> (Value, (usize, bool)) {
     let ended = agent.run_text(&TestAttempt::new(), prompt).await;
     let mut said = Vec::new();
     for entry in sessions.open("job-1", 1).await.unwrap().entries {
-        if let Event::Answered(answer) = entry.event
+        if let SessionEvent::Answered(answer) = entry.event
             && answer.cut.is_none()
         {
             let calls: Vec<[&str; 2]> = answer.calls.iter().map(|call| [&*call.name, &*call.arguments]).collect();

@@ -5,11 +5,11 @@ mod rig;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use onward_agent::session::Event;
-use onward_agent::{Agent, Budget, ChatCompletions, Limit, ModelError, Stopped};
+use onward_agent::session::SessionEvent;
+use onward_agent::{Agent, Budget, BudgetPart, ChatCompletions, ModelError, Stopped};
 use onward_lease::heartbeat::Beat;
 use rig::conversation::{run, run_with};
-use rig::server::{Asked, Piece, Reply, Server, calls, chunk, messages, text, text_chunk, usage};
+use rig::server::{ModelRequest, Piece, Reply, Server, calls, chunk, messages, text, text_chunk, usage};
 use rig::{SOON, TestAttempt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -61,7 +61,7 @@ async fn a_connection_that_is_cut_after_the_first_delta_is_not() {
         assert!(matches!(ran.model_error(), ModelError::Cut { .. }), "{:?}", ran.ended);
         assert_eq!(ran.asked.len(), 1, "it is not repeated by itself");
         let entries = ran.entries().await;
-        let Event::Answered(answer) = &entries[1].event else { panic!("{entries:?}") };
+        let SessionEvent::Answered(answer) = &entries[1].event else { panic!("{entries:?}") };
         assert!(answer.cut.is_some() && answer.usage.estimated && answer.usage.output_tokens == 3, "{answer:?}");
     }
 }
@@ -108,7 +108,7 @@ async fn a_wait_that_is_too_long_is_left_to_the_job() {
     let failure = onward_lease::Failure::from(ran.ended.unwrap_err());
     assert_eq!(failure.kind(), onward_lease::FailureKind::Retry { after });
     // Nor is one waited for that ends behind the deadline.
-    let script = |_: usize, _: &Asked| Reply::Plain(429, "retry-after: 30\r\n".into(), String::new());
+    let script = |_: usize, _: &ModelRequest| Reply::Plain(429, "retry-after: 30\r\n".into(), String::new());
     let ran = run_with(script, |agent| agent.deadline(Duration::from_secs(20)), |model| model).await;
     assert!(matches!(ran.model_error(), ModelError::Unavailable { .. }), "{:?}", ran.ended);
     assert_eq!(ran.asked.len(), 1);
@@ -154,7 +154,7 @@ async fn a_server_that_quotes_the_key_in_mid_answer_does_not_make_it_known() {
 
 #[tokio::test]
 async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
-    let slow = |_: usize, _: &Asked| {
+    let slow = |_: usize, _: &ModelRequest| {
         let mut pieces = Vec::new();
         for _ in 0..10 {
             pieces.extend([Piece::Wait(Duration::from_millis(20)), text_chunk("x")]);
@@ -164,11 +164,11 @@ async fn a_slow_stream_is_fine_and_a_silent_one_is_not() {
     };
     assert_eq!(run(slow).await.ended.unwrap(), "xxxxxxxxxx");
     let (first, next) = (Duration::from_secs(60), Duration::from_millis(50));
-    let silent = |_: usize, _: &Asked| Reply::Stream(vec![text_chunk("x"), Piece::Hang]);
+    let silent = |_: usize, _: &ModelRequest| Reply::Stream(vec![text_chunk("x"), Piece::Hang]);
     let ran = run_with(silent, |agent| agent, |model| model.silence(first, next)).await;
     assert_eq!(ran.model_error(), &ModelError::Silent(next));
     // Comments come from a timer, and are no sign of work.
-    let dead = |_: usize, _: &Asked| Reply::Stream(vec![Piece::Raw(b": ping\n\n".to_vec()), Piece::Hang]);
+    let dead = |_: usize, _: &ModelRequest| Reply::Stream(vec![Piece::Raw(b": ping\n\n".to_vec()), Piece::Hang]);
     let ran = run_with(dead, |agent| agent, |model| model.silence(next, first)).await;
     assert_eq!(ran.model_error(), &ModelError::Silent(next));
 }
@@ -274,21 +274,22 @@ async fn a_refusal_ends_the_run() {
 
 #[tokio::test]
 async fn an_endless_stream_ends_with_the_budget_the_length_or_the_deadline() {
-    let endless =
-        |_: usize, _: &Asked| Reply::Stream(vec![Piece::Endless(chunk(json!({ "content": "x".repeat(4_000) }), None))]);
+    let endless = |_: usize, _: &ModelRequest| {
+        Reply::Stream(vec![Piece::Endless(chunk(json!({ "content": "x".repeat(4_000) }), None))])
+    };
     let ran = run_with(endless, |agent| agent.budget(Budget::tokens(50_000)), |model| model).await;
-    let Err(Stopped::Budget { limit: Limit::Tokens, spent }) = &ran.ended else { panic!("{:?}", ran.ended) };
+    let Err(Stopped::Budget { limit: BudgetPart::Tokens, spent }) = &ran.ended else { panic!("{:?}", ran.ended) };
     assert!(spent.estimated && (50_000..52_000).contains(&spent.output_tokens), "{spent:?}");
     // It is in the session, so that the next attempt stops before it asks.
     let agent = Agent::new(ChatCompletions::at("http://127.0.0.1:1/v1", "m").unwrap());
     let agent = agent.budget(Budget::tokens(50_000)).sessions(ran.sessions);
     let again = agent.run_text(&TestAttempt::with_fence(2), "hello").await;
-    assert!(matches!(again, Err(Stopped::Budget { limit: Limit::Tokens, .. })), "{again:?}");
+    assert!(matches!(again, Err(Stopped::Budget { limit: BudgetPart::Tokens, .. })), "{again:?}");
 
     let ran = run(endless).await;
     assert!(matches!(ran.model_error(), ModelError::Endless { .. }), "{:?}", ran.ended);
 
-    let drip = |_: usize, _: &Asked| {
+    let drip = |_: usize, _: &ModelRequest| {
         let mut pieces = Vec::new();
         for _ in 0..10_000 {
             pieces.extend([text_chunk("x"), Piece::Wait(Duration::from_millis(10))]);
@@ -296,9 +297,9 @@ async fn an_endless_stream_ends_with_the_budget_the_length_or_the_deadline() {
         Reply::Stream(pieces)
     };
     // One that drips for more than a minute and a half, and one that says nothing and would be waited for for two.
-    let hangs = |_: usize, _: &Asked| Reply::Stream(vec![Piece::Hang]);
+    let hangs = |_: usize, _: &ModelRequest| Reply::Stream(vec![Piece::Hang]);
     let deadline = Duration::from_millis(300);
-    for script in [drip as fn(usize, &Asked) -> Reply, hangs] {
+    for script in [drip as fn(usize, &ModelRequest) -> Reply, hangs] {
         let began = Instant::now();
         let ran = run_with(script, |agent| agent.deadline(deadline), |model| model).await;
         assert!(matches!(ran.ended, Err(Stopped::Deadline)), "{:?}", ran.ended);
@@ -322,7 +323,7 @@ async fn a_request_says_how_long_and_in_what_form_the_answer_may_be() {
     }
     // A bound that some model cannot answer with at all is not told.
     for (most, told) in [(4_096, json!(4_096)), (4_097, Value::Null)] {
-        let script = |_: usize, _: &Asked| text("hello");
+        let script = |_: usize, _: &ModelRequest| text("hello");
         let limited = |agent: Agent| agent.budget(Budget::default().output_tokens(most));
         let ran = run_with(script, limited, |model| model).await;
         let body = &ran.asked[0].body;
@@ -372,7 +373,8 @@ async fn usage_is_taken_from_the_server_or_else_estimated() {
         let ran = run(move |_, _| reply()).await;
         assert_eq!(ran.ended.as_deref().unwrap(), "hello");
         let entries = ran.entries().await;
-        let (Event::Asked { input_tokens, .. }, Event::Answered(answer)) = (&entries[0].event, &entries[1].event)
+        let (SessionEvent::Asked { input_tokens, .. }, SessionEvent::Answered(answer)) =
+            (&entries[0].event, &entries[1].event)
         else {
             panic!("{entries:?}")
         };
@@ -445,7 +447,7 @@ async fn thoughts_go_back_signed_or_with_the_calls_that_they_led_to() {
         Reply::Stream(all.into_iter().chain([usage(10, 5), Piece::Done]).collect())
     };
     let search = json!({ "index": 0, "id": "a", "function": { "name": "search", "arguments": "{\"q\": \"x\"}" } });
-    let script = move |n: usize, _: &Asked| match n {
+    let script = move |n: usize, _: &ModelRequest| match n {
         0 => thinks(json!({ "tool_calls": [search] }), "tool_calls"),
         1 => thinks(json!({ "content": "half of" }), "length"),
         _ => text("done"),

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use onward_agent::{Agent, Effect, Memory, ModelError, Sessions, Tool, ToolContext, ToolError};
-use rig::{Say, Scripted, TestAttempt, call, say};
+use onward_agent::{Agent, Effect, MemorySessions, ModelError, Sessions, Tool, ToolContext, ToolError};
+use rig::{Say, ScriptedModel, TestAttempt, call, say};
 use serde_json::Value;
 use tokio::time::sleep;
 
 /// Answers with the prompt of its conversation.
-fn parrot() -> Scripted {
-    Scripted::new(|_, messages: &[Value]| say(&format!("{}!", messages[0]["content"].as_str().unwrap())))
+fn parrot() -> ScriptedModel {
+    ScriptedModel::new(|_, messages: &[Value]| say(&format!("{}!", messages[0]["content"].as_str().unwrap())))
 }
 
 #[tokio::test]
 async fn two_runs_of_a_handler_have_two_outputs_and_neither_is_paid_again() {
-    let (model, sessions) = (parrot(), Memory::new());
+    let (model, sessions) = (parrot(), MemorySessions::new());
     let agent = Agent::new(model.clone()).sessions(sessions.clone());
     for fence in 1..=2 {
         let attempt = TestAttempt::with_fence(fence);
@@ -35,7 +35,7 @@ async fn two_runs_of_a_handler_have_two_outputs_and_neither_is_paid_again() {
 
 #[tokio::test]
 async fn runs_side_by_side_have_two_sessions() {
-    let agent = Agent::new(parrot()).sessions(Memory::new());
+    let agent = Agent::new(parrot()).sessions(MemorySessions::new());
     let attempt = TestAttempt::new();
     let (one, other) = tokio::join!(agent.run_text(&attempt, "one"), agent.run_text(&attempt, "other"));
     assert_eq!((one.unwrap().output.as_str(), other.unwrap().output.as_str()), ("one!", "other!"));
@@ -44,7 +44,7 @@ async fn runs_side_by_side_have_two_sessions() {
 #[tokio::test]
 async fn runs_with_names_are_found_again_in_any_order() {
     let model = parrot();
-    let agent = Agent::new(model.clone()).sessions(Memory::new());
+    let agent = Agent::new(model.clone()).sessions(MemorySessions::new());
     for (fence, order) in [(1, ["a", "b", "c"]), (2, ["c", "a", "b"])] {
         let attempt = TestAttempt::with_fence(fence);
         for name in order {
@@ -57,7 +57,7 @@ async fn runs_with_names_are_found_again_in_any_order() {
 
 #[tokio::test]
 async fn a_run_that_stopped_is_gone_on_with_by_the_next() {
-    let model = Scripted::new(|n, _| match n {
+    let model = ScriptedModel::new(|n, _| match n {
         0 => call("pay", "{}"),
         1 => Say::Fail(ModelError::Unavailable { why: "down".into(), retry_after: None }),
         _ => say("paid"),
@@ -69,7 +69,7 @@ async fn a_run_that_stopped_is_gone_on_with_by_the_next() {
         async { Ok::<_, ToolError>("done") }
     };
     let tool = Tool::with_schema("pay", "", serde_json::json!({}), pay).effect(Effect::Once);
-    let agent = Agent::new(model.clone()).tool(tool).sessions(Memory::new());
+    let agent = Agent::new(model.clone()).tool(tool).sessions(MemorySessions::new());
     let attempt = TestAttempt::new();
     agent.run_text(&attempt, "go").await.unwrap_err();
     assert_eq!(agent.run_text(&attempt, "go").await.unwrap().output, "paid");
@@ -78,8 +78,8 @@ async fn a_run_that_stopped_is_gone_on_with_by_the_next() {
 }
 
 /// Makes this many new calls, and ends.
-fn counting(calls: usize) -> Scripted {
-    Scripted::new(move |_, messages| match messages.len() / 2 {
+fn counting(calls: usize) -> ScriptedModel {
+    ScriptedModel::new(move |_, messages| match messages.len() / 2 {
         n if n < calls => call("echo", &format!("{{\"n\": {n}}}")),
         _ => say("done"),
     })
@@ -89,7 +89,7 @@ fn counting(calls: usize) -> Scripted {
 async fn every_run_of_an_attempt_makes_forward_steps() {
     let echo = |_: ToolContext, arguments: Value| async move { Ok::<_, ToolError>(arguments) };
     let tool = Tool::with_schema("echo", "", serde_json::json!({}), echo);
-    let agent = Agent::new(counting(3)).tool(tool).sessions(Memory::new());
+    let agent = Agent::new(counting(3)).tool(tool).sessions(MemorySessions::new());
     let attempt = TestAttempt::new();
     for done in [3, 6] {
         agent.run_text(&attempt, "go").await.unwrap();
@@ -119,9 +119,9 @@ async fn of_two_runs_with_one_name_at_a_time_the_second_is_refused() {
             Ok::<_, ToolError>("done")
         }
     };
-    let model = Scripted::new(|_, messages| if messages.len() == 1 { call("pay", "{}") } else { say("paid") });
+    let model = ScriptedModel::new(|_, messages| if messages.len() == 1 { call("pay", "{}") } else { say("paid") });
     let tool = Tool::with_schema("pay", "", serde_json::json!({}), pay).effect(Effect::Once);
-    let agent = Agent::new(model.clone()).tool(tool).sessions(Memory::new());
+    let agent = Agent::new(model.clone()).tool(tool).sessions(MemorySessions::new());
     let attempt = TestAttempt::new();
     let run = |attempt: TestAttempt| {
         let agent = agent.clone().named("payer");

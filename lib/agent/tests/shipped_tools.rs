@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::Stdio;
 
 use onward_agent::metrics::Kind;
-use onward_agent::tools::{Command, Files, HttpGet};
-use onward_agent::{Agent, CancelWhy, Memory, Sessions, Stopped, Tool, session::Event};
+use onward_agent::tools::{CommandTool, Files, HttpGet};
+use onward_agent::{Agent, CancelWhy, MemorySessions, Sessions, Stopped, Tool, session::SessionEvent};
 use rig::server::{Piece, Reply, Server, calls};
-use rig::{SOON, Scripted, TestAttempt, call, say};
+use rig::{SOON, ScriptedModel, TestAttempt, call, say};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
@@ -25,13 +25,13 @@ async fn use_tool(tools: impl IntoIterator<Item = Tool>, name: &str, arguments: 
 
 /// The answer of a tool, and how often its call beat. The agent itself does so when it begins and when it ends.
 async fn use_and_count(tools: impl IntoIterator<Item = Tool>, name: &str, arguments: Value) -> (String, u64) {
-    let sessions = Memory::new();
-    let model = Scripted::of([call(name, &arguments.to_string()), say("done")]);
+    let sessions = MemorySessions::new();
+    let model = ScriptedModel::of([call(name, &arguments.to_string()), say("done")]);
     let agent = tools.into_iter().fold(Agent::new(model).sessions(sessions.clone()), Agent::tool);
     agent.run_text(&TestAttempt::new(), "go").await.unwrap();
     let entries = sessions.open("job-1", 1).await.unwrap().entries;
     let output = entries.into_iter().find_map(|entry| match entry.event {
-        Event::ToolEnded { output, .. } => Some(output),
+        SessionEvent::ToolEnded { output, .. } => Some(output),
         _ => None,
     });
     (output.unwrap(), agent.metrics().of(Kind::Tool, name).beats)
@@ -39,7 +39,7 @@ async fn use_and_count(tools: impl IntoIterator<Item = Tool>, name: &str, argume
 
 #[tokio::test]
 async fn a_program_that_prints_is_at_work_and_so_is_a_page_that_drips() {
-    let tools = || [Command::programs(["sh"]).tool()];
+    let tools = || [CommandTool::programs(["sh"]).tool()];
     let run = |script: &str| json!({ "program": "sh", "arguments": ["-c", script] });
     assert_eq!(use_and_count(tools(), "command", run("exit 0")).await.1, 2, "one that says nothing");
     // At least one read of each of its outputs.
@@ -186,7 +186,7 @@ async fn a_large_file_is_read_in_parts() {
 
 #[tokio::test]
 async fn a_command_runs_without_our_secrets_and_only_if_it_is_named() {
-    let tools = || [Command::programs(["sh", "env"]).tool()];
+    let tools = || [CommandTool::programs(["sh", "env"]).tool()];
     let env = use_tool(tools(), "command", json!({ "program": "env" })).await;
     let names: Vec<&str> = env.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
     assert!(names.contains(&"PATH") && names.contains(&"ONWARD_TOOL_CALL"), "{env}");
@@ -262,8 +262,8 @@ async fn whatever_a_command_started_is_gone_when_it_has_ended_was_cancelled_or_d
         let (folder, mut ready) = stage();
         let script = TREE.replace("WAIT", if how == "end" { "" } else { "wait" });
         let arguments = json!({ "program": "sh", "arguments": ["-c", script] });
-        let model = Scripted::of([call("command", &arguments.to_string()), say("done")]);
-        let agent = Agent::new(model).tool(Command::programs(["sh"]).folder(folder.path()).tool());
+        let model = ScriptedModel::of([call("command", &arguments.to_string()), say("done")]);
+        let agent = Agent::new(model).tool(CommandTool::programs(["sh"]).folder(folder.path()).tool());
         let mut attempt = TestAttempt::new();
         attempt.session = session.into();
         let running = {
@@ -334,8 +334,8 @@ async fn a_process_without_the_mark_is_found_below_the_command_or_by_its_outputs
             if how == "end" { "" } else { "wait; sleep 1000" }
         );
         let arguments = json!({ "program": "sh", "arguments": ["-c", script] });
-        let model = Scripted::of([call("command", &arguments.to_string()), say("done")]);
-        let agent = Agent::new(model).tool(Command::programs(["sh"]).folder(folder.path()).tool());
+        let model = ScriptedModel::of([call("command", &arguments.to_string()), say("done")]);
+        let agent = Agent::new(model).tool(CommandTool::programs(["sh"]).folder(folder.path()).tool());
         let attempt = TestAttempt::new();
         let mut stranger = older_stranger(folder.path());
         let running = {
@@ -380,7 +380,7 @@ async fn nothing_is_left_of_a_run_that_ends_in_the_middle_of_everything() {
     })
     .await;
     let agent = Agent::new(onward_agent::ChatCompletions::at(&model.url, "m").unwrap())
-        .tool(Command::programs(["sh"]).folder(folder.path()).tool())
+        .tool(CommandTool::programs(["sh"]).folder(folder.path()).tool())
         .tool(HttpGet::new().allow(model.address).tool());
     let mut attempt = TestAttempt::new();
     attempt.session.clone_from(&session);

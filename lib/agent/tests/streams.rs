@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onward_agent::model::Finish;
-use onward_agent::{Agent, Budget, Delta, Limit, Memory, ModelError, Stopped, Usage};
+use onward_agent::{Agent, Budget, BudgetPart, Delta, MemorySessions, ModelError, Stopped, Usage};
 use rig::conversation::{Ran, run, run_with};
-use rig::server::{Asked, Piece, Reply, at_once, chunk, finish, messages, text, text_chunk, usage, usage_chunk};
-use rig::{SOON, Say, Scripted, TestAttempt};
+use rig::server::{ModelRequest, Piece, Reply, at_once, chunk, finish, messages, text, text_chunk, usage, usage_chunk};
+use rig::{SOON, Say, ScriptedModel, TestAttempt};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -29,12 +29,12 @@ async fn hear(pieces: Pieces) -> Ran {
 
 #[tokio::test]
 async fn an_early_count_of_tokens_does_not_stop_the_budget_from_ending_an_answer() {
-    let endless = |_: usize, _: &Asked| {
+    let endless = |_: usize, _: &ModelRequest| {
         let content = chunk(json!({ "content": "x".repeat(4_000) }), None);
         Reply::Stream(vec![text_chunk("x"), usage(10, 0), Piece::Endless(content)])
     };
     let ran = run_with(endless, |agent| agent.budget(Budget::tokens(50_000)), |model| model).await;
-    let Err(Stopped::Budget { limit: Limit::Tokens, spent }) = &ran.ended else { panic!("{:?}", ran.ended) };
+    let Err(Stopped::Budget { limit: BudgetPart::Tokens, spent }) = &ran.ended else { panic!("{:?}", ran.ended) };
     assert!(spent.estimated && (49_000..52_000).contains(&spent.output_tokens), "{spent:?}");
     let (_, answer) = ran.first_answer().await;
     assert_eq!(
@@ -120,7 +120,7 @@ async fn an_answer_that_has_said_its_end_is_whole_whatever_follows() {
 
 #[tokio::test]
 async fn the_end_of_an_answer_is_said_once_and_no_filler_behind_it_is_news() {
-    let repeated = |_: usize, _: &Asked| {
+    let repeated = |_: usize, _: &ModelRequest| {
         let said = [chunk(json!({ "content": "x" }), None), chunk(json!({}), Some("stop"))];
         let mut pieces = vec![at_once(said)];
         for _ in 0..2_000 {
@@ -144,7 +144,7 @@ async fn the_end_of_an_answer_is_said_once_and_no_filler_behind_it_is_news() {
 #[tokio::test(start_paused = true)]
 async fn a_model_of_any_kind_ends_once_and_goes_on_under_its_budget() {
     let seconds = |deltas: Vec<Delta>| async move {
-        let agent = Agent::new(Scripted::of([Say::Slowly(Duration::from_secs(100), deltas)]));
+        let agent = Agent::new(ScriptedModel::of([Say::Slowly(Duration::from_secs(100), deltas)]));
         let attempt = TestAttempt::new();
         let beats = Arc::new(Mutex::new(Vec::new()));
         let (seen, began) = (beats.clone(), Instant::now());
@@ -170,14 +170,15 @@ async fn a_model_of_any_kind_ends_once_and_goes_on_under_its_budget() {
     assert_eq!(seconds(deltas).await, [0, 200, 500]);
 
     let says = [end(), Delta::Text("x".repeat(4_000)), Delta::Text("never".into())].to_vec();
-    let model = Scripted::of([Say::Slowly(Duration::from_secs(1), says)]);
+    let model = ScriptedModel::of([Say::Slowly(Duration::from_secs(1), says)]);
     let began = Instant::now();
     let stopped = Agent::new(model).budget(Budget::tokens(900)).run_text(&TestAttempt::new(), "go").await;
-    assert!(matches!(&stopped, Err(Stopped::Budget { limit: Limit::Tokens, .. })), "{stopped:?}");
+    assert!(matches!(&stopped, Err(Stopped::Budget { limit: BudgetPart::Tokens, .. })), "{stopped:?}");
     assert_eq!(began.elapsed(), Duration::from_secs(2), "by what came behind the end");
     // What was counted behind the end is spent: the answer may as well be kept.
     let count = Delta::Usage(Usage { input_tokens: 5_000, output_tokens: 1, estimated: false });
-    let model = Scripted::of([Say::Slowly(Duration::from_secs(1), vec![Delta::Text("kept".into()), end(), count])]);
+    let model =
+        ScriptedModel::of([Say::Slowly(Duration::from_secs(1), vec![Delta::Text("kept".into()), end(), count])]);
     let finished = Agent::new(model).budget(Budget::tokens(900)).run_text(&TestAttempt::new(), "go").await;
     assert_eq!(finished.unwrap().output, "kept");
 }
@@ -209,7 +210,7 @@ async fn a_server_that_goes_on_without_saying_anything_is_silent() {
         },
     ];
     for (n, filler) in fillers.into_iter().enumerate() {
-        let drip = move |_: usize, _: &Asked| {
+        let drip = move |_: usize, _: &ModelRequest| {
             let mut pieces = vec![begun(json!(""))];
             for _ in 0..2_000 {
                 pieces.extend([filler(), Piece::Wait(Duration::from_millis(1))]);
@@ -244,7 +245,7 @@ async fn a_name_that_is_said_with_every_part_of_a_call_is_said_once() {
 #[tokio::test]
 async fn a_model_that_thinks_aloud_is_at_work_and_its_thoughts_are_no_answer() {
     for field in ["reasoning_content", "reasoning"] {
-        let thinks = move |_: usize, _: &Asked| {
+        let thinks = move |_: usize, _: &ModelRequest| {
             let mut pieces: Vec<Piece> = (0..20).map(|_| reasoning(field, "hmm, hmm ")).collect();
             pieces.extend([text_chunk("done"), finish("stop"), Piece::Done]);
             Reply::Stream(pieces)
@@ -258,11 +259,15 @@ async fn a_model_that_thinks_aloud_is_at_work_and_its_thoughts_are_no_answer() {
         let message = json!({ "role": "assistant", "content": "done", field: thoughts });
         assert_eq!(answer.message, message, "{field}: the session has them");
 
-        let endless = move |_: usize, _: &Asked| {
+        let endless = move |_: usize, _: &ModelRequest| {
             Reply::Stream(vec![Piece::Endless(chunk(json!({ field: "x".repeat(4_000) }), None))])
         };
         let ran = run_with(endless, |agent| agent.budget(Budget::tokens(50_000)), |model| model).await;
-        assert!(matches!(ran.ended, Err(Stopped::Budget { limit: Limit::Tokens, .. })), "{field}: {:?}", ran.ended);
+        assert!(
+            matches!(ran.ended, Err(Stopped::Budget { limit: BudgetPart::Tokens, .. })),
+            "{field}: {:?}",
+            ran.ended
+        );
     }
     // One that says its thoughts in both fields has had them once.
     let both = || vec![Piece::Chunk(chunk(json!({ "reasoning": "12345678", "reasoning_content": "12345678" }), None))];
@@ -301,11 +306,11 @@ async fn a_try_that_was_cut_before_its_first_delta_is_charged_by_an_estimate() {
         // It is not asked again where the budget has no room for it.
         let ran = run_with(
             move |n, _| if n == 0 { lost() } else { text("here") },
-            |agent| agent.budget(Budget::tokens(asked + asked / 2)).sessions(Memory::new()),
+            |agent| agent.budget(Budget::tokens(asked + asked / 2)).sessions(MemorySessions::new()),
             |model| model,
         )
         .await;
-        let Err(Stopped::Budget { limit: Limit::Tokens, spent }) = &ran.ended else { panic!("{:?}", ran.ended) };
+        let Err(Stopped::Budget { limit: BudgetPart::Tokens, spent }) = &ran.ended else { panic!("{:?}", ran.ended) };
         assert_eq!((ran.asked.len(), spent.input_tokens, spent.estimated), (1, asked, true), "{spent:?}");
     }
     // A last try that no server took does not make the one before it free.

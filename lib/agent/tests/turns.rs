@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use onward_agent::metrics::Kind;
 use onward_agent::{
-    Agent, Budget, CancelWhy, Decision, Delta, Effect, Failure, Limit, Memory, ModelError, Price, Stopped, Tool,
-    ToolContext, ToolError,
+    Agent, Budget, BudgetPart, CallDecision, CancelWhy, Delta, Effect, Failure, MemorySessions, ModelError, Price,
+    Stopped, Tool, ToolContext, ToolError,
 };
 use onward_lease::FailureKind;
-use rig::{Say, Scripted, TestAttempt, call, say};
+use rig::{Say, ScriptedModel, TestAttempt, call, say};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -46,7 +46,7 @@ struct Verdict {
 
 #[tokio::test(start_paused = true)]
 async fn an_output_is_held_against_its_schema_and_the_model_is_told() {
-    let model = Scripted::of([
+    let model = ScriptedModel::of([
         say("Fine!"),
         say(r#"{"ok": true, "score": 11}"#),
         say("```json\n{\"ok\": true, \"score\": 9}\n```"),
@@ -58,7 +58,7 @@ async fn an_output_is_held_against_its_schema_and_the_model_is_told() {
     assert!(last[2].contains("Your output does not fit: it is not JSON"), "{last:?}");
     assert!(last[4].contains("`output.score` must be at most 10"), "{last:?}");
 
-    let agent = Agent::new(Scripted::of([say("never"), say("")]));
+    let agent = Agent::new(ScriptedModel::of([say("never"), say("")]));
     let stopped = agent.run::<Verdict>(&TestAttempt::new(), "judge").await.unwrap_err();
     assert!(matches!(&stopped, Stopped::Output(error) if error == "it is empty"), "{stopped:?}");
     assert!(!Failure::from(stopped).is_retryable());
@@ -66,7 +66,7 @@ async fn an_output_is_held_against_its_schema_and_the_model_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_call_is_progress_and_a_repeat_is_not_and_the_model_is_told() {
-    let model = Scripted::new(|n, _| match n {
+    let model = ScriptedModel::new(|n, _| match n {
         0 | 1 => call("echo", &format!("{{\"n\": {n}}}")),
         2..7 => call("echo", r#"{ "n": 1 }"#),
         _ => say("enough"),
@@ -83,7 +83,7 @@ async fn a_new_call_is_progress_and_a_repeat_is_not_and_the_model_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn polling_is_exempt() {
-    let model = Scripted::new(|n, _| if n < 8 { call("echo", r#"{"n": 1}"#) } else { say("done") });
+    let model = ScriptedModel::new(|n, _| if n < 8 { call("echo", r#"{"n": 1}"#) } else { say("done") });
     let attempt = TestAttempt::new();
     Agent::new(model.clone()).tool(echo_tool().polling()).run_text(&attempt, "go").await.unwrap();
     assert_eq!(attempt.watermark(), 8);
@@ -96,7 +96,7 @@ async fn stuck_says_which_call_and_how_often_also_after_a_resume() {
         sleep(secs(10)).await;
         Ok(number.n)
     };
-    let (sessions, model) = (Memory::new(), Scripted::of([call("look", r#"{"n": 1}"#)]));
+    let (sessions, model) = (MemorySessions::new(), ScriptedModel::of([call("look", r#"{"n": 1}"#)]));
     let agent = Agent::new(model).tool(Tool::new("look", "Looks", slow)).sessions(sessions);
     for (fence, times) in [(1, 4), (2, 8)] {
         let attempt = TestAttempt::with_fence(fence);
@@ -120,7 +120,7 @@ async fn a_tool_that_hangs_at_every_try_is_a_repeat() {
         ctx.cancelled().await;
         Err::<(), _>(ToolError::new("cancelled"))
     };
-    let model = Scripted::new(|n, _| if n < 5 { call("hangs", r#"{"n": 1}"#) } else { say("enough") });
+    let model = ScriptedModel::new(|n, _| if n < 5 { call("hangs", r#"{"n": 1}"#) } else { say("enough") });
     let agent = Agent::new(model.clone()).tool(Tool::new("hangs", "", hangs).timeout(Duration::from_millis(20)));
     let attempt = TestAttempt::new();
     agent.run_text(&attempt, "go").await.unwrap();
@@ -134,7 +134,7 @@ async fn a_tool_that_hangs_at_every_try_is_a_repeat() {
 #[tokio::test(start_paused = true)]
 async fn stuck_in_an_answer_is_stuck_and_not_cancelled() {
     for (why, times) in [(CancelWhy::Stuck, 4), (CancelWhy::LeaseExpired, 0), (CancelWhy::TimedOut, 0)] {
-        let model = Scripted::new(|n, _| match n {
+        let model = ScriptedModel::new(|n, _| match n {
             0..4 => call("echo", r#"{"n": 1}"#),
             _ => Say::Slowly(secs(10), vec![Delta::Text("well".into()); 100]),
         });
@@ -165,7 +165,7 @@ async fn progress_of_a_tool_counts_until_it_repeats_itself() {
         ctx.progress(2, 3);
         Ok(number.n)
     };
-    let model = Scripted::new(|n, _| if n < 4 { call("work", r#"{"n": 1}"#) } else { say("done") });
+    let model = ScriptedModel::new(|n, _| if n < 4 { call("work", r#"{"n": 1}"#) } else { say("done") });
     let attempt = TestAttempt::new();
     Agent::new(model).tool(Tool::new("work", "Works", work)).run_text(&attempt, "go").await.unwrap();
     // 3 and the call; 3, for it might have been new; then nothing more.
@@ -181,7 +181,7 @@ async fn tools_that_fail_panic_hang_or_talk_too_much_are_told_to_the_model() {
     let hangs = |_: ToolContext, _: Number| std::future::pending::<Result<(), ToolError>>();
     let talks = |_: ToolContext, _: Number| async { Ok("ä".repeat(1_000)) };
     let all = ["fails", "panics", "hangs", "talks"].map(|name| (name.to_owned(), r#"{"n": 1}"#.to_owned()));
-    let model = Scripted::of([Say::Calls(all.to_vec()), say("done")]);
+    let model = ScriptedModel::of([Say::Calls(all.to_vec()), say("done")]);
     let agent = Agent::new(model.clone())
         .tool(Tool::new("fails", "", fails))
         .tool(Tool::new("panics", "", panics))
@@ -213,7 +213,7 @@ async fn of_a_call_that_is_made_once_and_did_not_end_the_model_learns_that_nothi
         (0, Effect::Idempotent, "Error: the tool did not end within 30s"),
         (1, Effect::None, "Error: the tool panicked: boom"),
     ] {
-        let model = Scripted::of([call("refund", &format!("{{\"n\": {n}}}")), say("done")]);
+        let model = ScriptedModel::of([call("refund", &format!("{{\"n\": {n}}}")), say("done")]);
         let tool = Tool::new("refund", "", ends_badly).timeout(secs(30)).effect(effect);
         Agent::new(model.clone()).tool(tool).run_text(&TestAttempt::new(), "go").await.unwrap();
         let told = told(&model.asked()[1]);
@@ -236,7 +236,7 @@ async fn calls_of_one_answer_run_side_by_side_within_a_limit() {
         }
     };
     let calls = (0..5).map(|n| ("work".to_owned(), format!("{{\"n\": {n}}}"))).collect();
-    let model = Scripted::of([Say::Calls(calls), say("done")]);
+    let model = ScriptedModel::of([Say::Calls(calls), say("done")]);
     let agent = Agent::new(model.clone()).tool(Tool::new("work", "", work)).calls_at_once(2);
     agent.run_text(&TestAttempt::new(), "go").await.unwrap();
     assert_eq!(most.load(Ordering::SeqCst), 2);
@@ -248,20 +248,20 @@ async fn each_budget_ends_the_run_with_its_limit() {
     let price = Price { input: 10_000.0, output: 0.0 };
     for (budget, limit, turns) in [
         // The question after it would have been too large.
-        (Budget::tokens(400), Limit::Tokens, 3),
-        (Budget::default().input_tokens(230), Limit::InputTokens, 2),
-        (Budget::default().output_tokens(40), Limit::OutputTokens, 4),
-        (Budget::default().turns(5), Limit::Turns, 5),
-        (Budget::default().tool_calls(2), Limit::ToolCalls, 3),
-        (Budget::default().time(secs(25)), Limit::Time, 3),
-        (Budget::default().money(2.3, price), Limit::Money, 2),
+        (Budget::tokens(400), BudgetPart::Tokens, 3),
+        (Budget::default().input_tokens(230), BudgetPart::InputTokens, 2),
+        (Budget::default().output_tokens(40), BudgetPart::OutputTokens, 4),
+        (Budget::default().turns(5), BudgetPart::Turns, 5),
+        (Budget::default().tool_calls(2), BudgetPart::ToolCalls, 3),
+        (Budget::default().time(secs(25)), BudgetPart::Time, 3),
+        (Budget::default().money(2.3, price), BudgetPart::Money, 2),
     ] {
         let work = |_: ToolContext, number: Number| async move {
             sleep(secs(10)).await;
             Ok(number.n)
         };
-        let model = Scripted::new(|n, _| call("work", &format!("{{\"n\": {n}}}")));
-        let agent = Agent::new(model).tool(Tool::new("work", "", work)).budget(budget).sessions(Memory::new());
+        let model = ScriptedModel::new(|n, _| call("work", &format!("{{\"n\": {n}}}")));
+        let agent = Agent::new(model).tool(Tool::new("work", "", work)).budget(budget).sessions(MemorySessions::new());
         let stopped = agent.run_text(&TestAttempt::new(), "go").await.unwrap_err();
         let Stopped::Budget { limit: seen, spent } = &stopped else { panic!("{limit}: {stopped:?}") };
         assert_eq!((*seen, spent.turns), (limit, turns), "{spent:?}");
@@ -275,7 +275,7 @@ async fn each_budget_ends_the_run_with_its_limit() {
 
 #[tokio::test(start_paused = true)]
 async fn time_between_attempts_is_not_spent_and_tokens_that_are_not_told_are_estimated() {
-    let model = Scripted::new(|n, _| match n {
+    let model = ScriptedModel::new(|n, _| match n {
         0 => call("work", r#"{"n": 0}"#),
         1 => Say::Fail(ModelError::Unavailable { why: "down".into(), retry_after: None }),
         _ => Say::Unmetered("x".repeat(400)),
@@ -284,7 +284,7 @@ async fn time_between_attempts_is_not_spent_and_tokens_that_are_not_told_are_est
         sleep(secs(10)).await;
         Ok(number.n)
     };
-    let agent = Agent::new(model.clone()).tool(Tool::new("work", "", work)).sessions(Memory::new());
+    let agent = Agent::new(model.clone()).tool(Tool::new("work", "", work)).sessions(MemorySessions::new());
     let stopped = agent.run_text(&TestAttempt::new(), "go").await.unwrap_err();
     assert_eq!(Failure::from(stopped).kind(), FailureKind::Retry { after: None });
     sleep(secs(1_000)).await;
@@ -308,7 +308,7 @@ async fn a_deadline_and_a_cancel_reach_a_running_tool() {
                 Err::<(), _>(ToolError::new("stopped"))
             }
         };
-        let agent = Agent::new(Scripted::of([call("waits", r#"{"n": 1}"#)])).tool(Tool::new("waits", "", waits));
+        let agent = Agent::new(ScriptedModel::of([call("waits", r#"{"n": 1}"#)])).tool(Tool::new("waits", "", waits));
         let agent = agent.deadline(secs(1_000));
         let mut attempt = TestAttempt::new();
         attempt.deadline = Some(secs(100));
@@ -342,18 +342,18 @@ async fn a_policy_allows_denies_or_suspends_and_a_person_lets_it_go_on() {
     };
     let some = [5, 500, 600].map(|n| ("pay".to_owned(), format!("{{\"n\": {n}}}")));
     let three = vec![("pay".to_owned(), r#"{"n": 9999}"#.to_owned())];
-    let model = Scripted::of([Say::Calls(some.to_vec()), Say::Calls(three), say("done")]);
+    let model = ScriptedModel::of([Say::Calls(some.to_vec()), Say::Calls(three), say("done")]);
     let agent = Agent::new(model.clone())
         .tool(Tool::new("pay", "Pays", pay).effect(Effect::Once))
-        .sessions(Memory::new())
+        .sessions(MemorySessions::new())
         .policy(move |call| {
             let known = known.clone();
             async move {
                 match call.arguments["n"].as_u64() {
-                    Some(..100) => Decision::Allow,
-                    Some(..1_000) if known.lock().unwrap().contains(&call.key) => Decision::Allow,
-                    Some(..1_000) => Decision::Suspend("more than 100".into()),
-                    _ => Decision::Deny("more than 1000".into()),
+                    Some(..100) => CallDecision::Allow,
+                    Some(..1_000) if known.lock().unwrap().contains(&call.key) => CallDecision::Allow,
+                    Some(..1_000) => CallDecision::Suspend("more than 100".into()),
+                    _ => CallDecision::Deny("more than 1000".into()),
                 }
             }
         });
@@ -392,7 +392,7 @@ async fn tools_find_resources_by_type() {
         assert!(ctx.resource::<String>().is_none());
         Ok(prices.0 * number.n)
     };
-    let model = Scripted::of([call("price", r#"{"n": 3}"#), say("done")]);
+    let model = ScriptedModel::of([call("price", r#"{"n": 3}"#), say("done")]);
     let agent = Agent::new(model.clone()).tool(Tool::new("price", "", price)).resource(Prices(7));
     agent.run_text(&TestAttempt::new(), "go").await.unwrap();
     assert_eq!(told(&model.asked()[1])[2], "21");
@@ -402,7 +402,7 @@ async fn tools_find_resources_by_type() {
 async fn a_tool_with_a_schema_of_run_time_is_checked_by_it() {
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
     let tool = Tool::with_schema("remote", "", schema, |_, arguments: Value| async move { Ok(arguments) });
-    let model = Scripted::of([call("remote", r#"{"n": "x"}"#), call("remote", r#"{"n": 1}"#), say("done")]);
+    let model = ScriptedModel::of([call("remote", r#"{"n": "x"}"#), call("remote", r#"{"n": 1}"#), say("done")]);
     Agent::new(model.clone()).tool(tool).run_text(&TestAttempt::new(), "go").await.unwrap();
     let told = told(&model.asked()[2]);
     assert_eq!(told[2], "Error: the arguments do not fit: `arguments.n` must be of type integer");
@@ -412,7 +412,7 @@ async fn a_tool_with_a_schema_of_run_time_is_checked_by_it() {
 #[tokio::test(start_paused = true)]
 async fn a_tool_with_a_type_is_checked_by_the_schema_that_the_model_was_told() {
     let tool = Tool::new("judge", "", |_, verdict: Verdict| async move { Ok(verdict.score) });
-    let model = Scripted::of([
+    let model = ScriptedModel::of([
         call("judge", r#"{"ok": true, "score": 11}"#),
         call("judge", r#"{"ok": true, "score": 9}"#),
         say("done"),
@@ -426,7 +426,7 @@ async fn a_tool_with_a_type_is_checked_by_the_schema_that_the_model_was_told() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_was_cut_at_its_length_is_asked_for_again() {
     let cut = vec![Delta::Text("half".into()), Delta::Finish(onward_agent::model::Finish::Length)];
-    let model = Scripted::of([Say::Slowly(secs(1), cut), say("whole")]);
+    let model = ScriptedModel::of([Say::Slowly(secs(1), cut), say("whole")]);
     assert_eq!(Agent::new(model.clone()).run_text(&TestAttempt::new(), "go").await.unwrap().output, "whole");
     assert!(told(&model.asked()[1])[2].contains("longer than allowed"));
 }
@@ -439,7 +439,7 @@ async fn calls_of_an_answer_that_was_cut_or_filtered_are_not_run() {
         counted.fetch_add(1, Ordering::SeqCst);
         async move { Ok::<_, ToolError>(number.n) }
     };
-    let agent = |model: &Scripted| Agent::new(model.clone()).tool(Tool::new("pay", "", pay.clone()));
+    let agent = |model: &ScriptedModel| Agent::new(model.clone()).tool(Tool::new("pay", "", pay.clone()));
     let pair = |first: &str, second: &str| [first, second].map(|one| ("pay".to_owned(), one.to_owned()));
     let ending = |finish, calls: &[(String, String)]| {
         let deltas = rig::call_deltas(calls).into_iter().chain([Delta::Finish(finish)]);
@@ -447,13 +447,13 @@ async fn calls_of_an_answer_that_was_cut_or_filtered_are_not_run() {
     };
     // Also the second, whose arguments happen to be whole: "n" may have been meant to be 10.
     let length = onward_agent::model::Finish::Length;
-    let model = Scripted::of([ending(length, &pair(r#"{"n": 1}"#, r#"{"n": 1}"#)), say("I will be shorter")]);
+    let model = ScriptedModel::of([ending(length, &pair(r#"{"n": 1}"#, r#"{"n": 1}"#)), say("I will be shorter")]);
     assert_eq!(agent(&model).run_text(&TestAttempt::new(), "go").await.unwrap().output, "I will be shorter");
     let said = told(&model.asked()[1]);
     assert!(said[2].contains("none of its calls was made") && said[2] == said[3], "{said:?}");
 
     let filtered = onward_agent::model::Finish::Filtered;
-    let model = Scripted::of([ending(filtered, &pair(r#"{"n": 1}"#, r#"{"n": 2}"#))]);
+    let model = ScriptedModel::of([ending(filtered, &pair(r#"{"n": 1}"#, r#"{"n": 2}"#))]);
     let stopped = agent(&model).run_text(&TestAttempt::new(), "go").await;
     assert!(matches!(stopped, Err(Stopped::Refused(_))), "{stopped:?}");
     assert_eq!(made.load(Ordering::SeqCst), 0, "nothing was paid");
@@ -464,7 +464,7 @@ async fn only_what_has_something_in_it_is_a_beat() {
     let usage = || Delta::Usage(onward_agent::Usage { input_tokens: 1, output_tokens: 1, estimated: false });
     let empty = Delta::ToolCall { index: 0, id: None, name: None, arguments: String::new() };
     let deltas = vec![Delta::Text("a".into()), Delta::Text(String::new()), usage(), empty, Delta::Text("b".into())];
-    let agent = Agent::new(Scripted::of([Say::Slowly(secs(100), deltas)]));
+    let agent = Agent::new(ScriptedModel::of([Say::Slowly(secs(100), deltas)]));
     let attempt = TestAttempt::new();
     let beats = Arc::new(Mutex::new(Vec::new()));
     let (seen, began) = (beats.clone(), Instant::now());
@@ -486,7 +486,7 @@ async fn a_tool_without_end_of_its_time_is_bounded_by_the_run_alone() {
         }
     };
     let tool = || Tool::new("wait", "", wait.clone()).timeout(Duration::MAX);
-    let model = || Scripted::of([call("wait", r#"{"n": 1}"#), say("done")]);
+    let model = || ScriptedModel::of([call("wait", r#"{"n": 1}"#), say("done")]);
     Agent::new(model()).tool(tool()).run_text(&TestAttempt::new(), "go").await.unwrap();
     let stopped = Agent::new(model()).tool(tool()).deadline(secs(10)).run_text(&TestAttempt::new(), "go").await;
     assert!(matches!(stopped, Err(Stopped::Deadline)), "{stopped:?}");

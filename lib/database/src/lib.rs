@@ -44,7 +44,7 @@ pub enum DatabaseError {
 
 /// A database, and the connection to it that is in use until it breaks.
 #[derive(Debug)]
-pub struct Database {
+pub struct SharedConnection {
     config: Config,
     client: Mutex<Option<Arc<Client>>>,
     turn: Arc<AsyncMutex<()>>,
@@ -65,7 +65,7 @@ impl Deref for ClientInUse {
     }
 }
 
-impl Database {
+impl SharedConnection {
     /// `program` is the name that the database's own lists show, unless the URL has one. Connects to nothing yet.
     pub fn at(url: &str, program: &str) -> Result<Self, DatabaseError> {
         let mut config: Config =
@@ -101,7 +101,8 @@ impl Database {
         let opening = async {
             match self.config.get_ssl_mode() {
                 SslMode::Require => {
-                    let (client, connection) = self.config.connect(tls::Rustls::new()).await.map_err(unreachable)?;
+                    let (client, connection) =
+                        self.config.connect(tls::DatabaseTls::new()).await.map_err(unreachable)?;
                     drive(connection, seen);
                     Ok(client)
                 }

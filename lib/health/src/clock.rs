@@ -18,7 +18,7 @@ const BEGINNING: Awake = Awake::from_ms(100 * 366 * 86_400_000);
 pub(crate) const LONGEST_LOOK: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct ProcessClock {
     origin: tokio::time::Instant,
     absence: Mutex<Absence>,
 }
@@ -30,7 +30,7 @@ struct Absence {
     total: Duration,
 }
 
-impl Clock {
+impl ProcessClock {
     pub(crate) fn start() -> Self {
         let absence = Absence { looked_at: None, total: Duration::ZERO };
         Self { origin: tokio::time::Instant::now(), absence: Mutex::new(absence) }
@@ -75,7 +75,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn absence_counts_against_nobody() {
-        let clock = Clock::start();
+        let clock = ProcessClock::start();
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(clock.now(), BEGINNING + Duration::from_secs(10));
         lock(&clock.absence).total = Duration::from_secs(4);

@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::supervisor::{Supervised, Supervisor};
+use crate::supervisor::{SupervisedItem, Supervisor};
 
 /// A set of heartbeats, of which the most silent one matters.
 ///
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Heartbeats {
     }
 }
 
-impl Supervised for Heartbeats {
+impl SupervisedItem for Heartbeats {
     fn add_to(self, service: &Supervisor) {
         service.add_heartbeats(self);
     }

@@ -12,13 +12,13 @@ use onward_core::time::span_ms;
 use tokio::time::Instant;
 
 use crate::clock::lock;
-use crate::supervisor::{Supervised, Supervisor};
+use crate::supervisor::{SupervisedItem, Supervisor};
 
 /// Something that readiness depends on.
 ///
 /// It is asked from the eye's own thread several times a second. So it must answer at once: an atomic load or a short
 /// lock, never a call to the dependency itself.
-pub trait Input: Send + Sync + 'static {
+pub trait ReadinessInput: Send + Sync + 'static {
     fn name(&self) -> &str;
 
     fn is_critical(&self) -> bool {
@@ -66,7 +66,7 @@ impl Dependency {
     }
 }
 
-impl Input for Dependency {
+impl ReadinessInput for Dependency {
     fn name(&self) -> &str {
         &self.0.name
     }
@@ -119,7 +119,7 @@ impl Age {
     }
 }
 
-impl Input for Age {
+impl ReadinessInput for Age {
     fn name(&self) -> &str {
         &self.0.name
     }
@@ -167,7 +167,7 @@ impl Count {
     }
 }
 
-impl Input for Count {
+impl ReadinessInput for Count {
     fn name(&self) -> &str {
         &self.0.name
     }
@@ -188,7 +188,7 @@ impl Input for Count {
 
 macro_rules! supervised {
     ($($input:ty),*) => {
-        $(impl Supervised for $input {
+        $(impl SupervisedItem for $input {
             fn add_to(self, service: &Supervisor) {
                 service.add_input(self);
             }

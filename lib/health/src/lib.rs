@@ -32,7 +32,7 @@
 //! 1. [`turn`]: one iteration says how it ended by an [`Outcome`], and [`Turn`] is what it can say before that.
 //! 2. [`repeat`]: a [`Loop`] repeats turns, waits between them, and is started again after a crash. [`policy`] says what
 //!    its settings come to, and which contradict each other.
-//! 3. [`board`]: what is known of every loop, of the [`input`]s beside them and of [`heartbeat`]s; a [`Report`] is all of
+//! 3. [`board`]: what is known of every loop, of the [`input`]s beside them and of [`heartbeat`]s; a [`ProcessReport`] is all of
 //!    that at one instant, with the verdict. Every rule behind it is `onward_core::health`'s.
 //! 4. [`supervisor`]: runs the loops, and ends them within one deadline for all. Beside them runs the eye, a thread of its
 //!    own that measures the [`executor`], cancels what hangs, and answers probes.
@@ -54,14 +54,14 @@ pub mod supervisor;
 pub mod turn;
 pub mod watch;
 
-pub use board::{Health, LoopReport, Report};
+pub use board::{HealthHandle, LoopReport, ProcessReport};
 pub use executor::Executor;
 pub use heartbeat::{Beating, Heartbeats, LastBeat};
-pub use input::{Age, Count, Dependency, Input};
+pub use input::{Age, Count, Dependency, ReadinessInput};
 pub use onward_core::backoff::Backoff;
-pub use onward_core::health::{Budget, LoopReason, LoopState, RestartRule};
+pub use onward_core::health::{FailureBudget as Budget, LoopReason, LoopState, RestartRule};
 pub use policy::SettingsError;
 pub use repeat::{Loop, Waker};
-pub use supervisor::{RunError, Stopper, Supervised, Supervisor};
+pub use supervisor::{RunError, Stopper, SupervisedItem, Supervisor};
 pub use turn::{OpenTurn, Outcome, Reporter, Turn};
 pub use watch::{LoopWatch, OpenEye, Pulse};

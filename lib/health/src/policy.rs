@@ -18,15 +18,15 @@ use std::fmt;
 use std::time::Duration;
 
 use onward_core::backoff::Backoff;
-use onward_core::health::{Budget, LoopRule, RestartRule};
+use onward_core::health::{FailureBudget, LoopRule, RestartRule};
 
 /// Settings of a loop, as they were given.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Policy {
+pub(crate) struct LoopPolicy {
     pub(crate) critical: bool,
     pub(crate) every: Option<Duration>,
     pub(crate) freshness: Option<Duration>,
-    pub(crate) budget: Option<Budget>,
+    pub(crate) budget: Option<FailureBudget>,
     pub(crate) recovery: Option<u32>,
     pub(crate) startup_grace: Option<Duration>,
     pub(crate) longest_turn: Option<Duration>,
@@ -36,16 +36,16 @@ pub(crate) struct Policy {
 
 /// Settings of a loop after the check: they no longer contradict each other.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedSettings {
     pub(crate) rule: LoopRule,
     pub(crate) every: Duration,
     pub(crate) backoff: Backoff,
     pub(crate) restart: RestartRule,
 }
 
-impl Policy {
+impl LoopPolicy {
     /// The complete settings, whether or not they can be kept.
-    fn derive(&self) -> Checked {
+    fn derive(&self) -> CheckedSettings {
         let every = self.every.unwrap_or(Duration::from_secs(1));
         let freshness = self.freshness.unwrap_or(Duration::from_secs(60));
         let max_iteration = self.longest_turn.unwrap_or(freshness.saturating_sub(every));
@@ -56,26 +56,26 @@ impl Policy {
         let restart = self.restart.unwrap_or(RestartRule { backoff, ..RestartRule::default() });
         let rule = LoopRule {
             critical: self.critical,
-            budget: self.budget.unwrap_or(Budget::Consecutive(3)),
+            budget: self.budget.unwrap_or(FailureBudget::Consecutive(3)),
             freshness,
             recovery: self.recovery.unwrap_or(2),
             startup_grace,
             max_iteration,
         };
-        Checked { rule, every, backoff, restart }
+        CheckedSettings { rule, every, backoff, restart }
     }
 
     /// Errors are sentences: which settings, why not, what to do.
-    pub(crate) fn check(&self) -> Result<Checked, (Vec<String>, Table)> {
+    pub(crate) fn check(&self) -> Result<CheckedSettings, (Vec<String>, SettingsTable)> {
         let checked = self.derive();
         let problems = checked.problems();
         if problems.is_empty() { Ok(checked) } else { Err((problems, self.table(&checked))) }
     }
 
-    fn table(&self, checked: &Checked) -> Table {
-        let Checked { rule, every, backoff, restart } = checked;
+    fn table(&self, checked: &CheckedSettings) -> SettingsTable {
+        let CheckedSettings { rule, every, backoff, restart } = checked;
         let waits = |backoff: &Backoff| format!("{:?} to {:?}", backoff.base, backoff.max);
-        Table(vec![
+        SettingsTable(vec![
             ("wait between turns", format!("{every:?}"), self.every.is_some()),
             ("freshness", format!("{:?}", rule.freshness), self.freshness.is_some()),
             ("longest turn", format!("{:?}", rule.max_iteration), self.longest_turn.is_some()),
@@ -89,7 +89,7 @@ impl Policy {
     }
 }
 
-impl Checked {
+impl CheckedSettings {
     fn problems(&self) -> Vec<String> {
         let Self { rule, every, backoff, restart } = self;
         let fresh = rule.freshness;
@@ -135,15 +135,15 @@ impl Checked {
             (takes >= within).then(|| format!("{needed} turns take at least {takes:?} at one every {:?}, so a budget over {within:?} could never be spent; lengthen its window", self.every))
         };
         match self.rule.budget {
-            Budget::Consecutive(0) | Budget::Window { n: 0, .. } => {
+            FailureBudget::Consecutive(0) | FailureBudget::Window { n: 0, .. } => {
                 Some("a budget of 0 failures is spent before the first turn; allow at least 1".into())
             }
-            Budget::Consecutive(_) => None,
-            Budget::Window { n, within } => never(n, within),
-            Budget::Ratio { ratio, .. } if !(ratio > 0.0 && ratio <= 1.0) => {
+            FailureBudget::Consecutive(_) => None,
+            FailureBudget::Window { n, within } => never(n, within),
+            FailureBudget::Ratio { ratio, .. } if !(ratio > 0.0 && ratio <= 1.0) => {
                 Some(format!("a budget of the ratio {ratio} makes no sense; it lies above 0 and up to 1"))
             }
-            Budget::Ratio { min_sample, within, .. } => never(min_sample, within),
+            FailureBudget::Ratio { min_sample, within, .. } => never(min_sample, within),
         }
     }
 }
@@ -154,11 +154,11 @@ fn too_long(what: &str, longest: Duration, freshness: Duration) -> String {
     )
 }
 
-fn budget_text(budget: &Budget) -> String {
+fn budget_text(budget: &FailureBudget) -> String {
     match budget {
-        Budget::Consecutive(n) => format!("{n} failures in a row"),
-        Budget::Window { n, within } => format!("{n} failures in {within:?}"),
-        Budget::Ratio { ratio, min_sample, within } => {
+        FailureBudget::Consecutive(n) => format!("{n} failures in a row"),
+        FailureBudget::Window { n, within } => format!("{n} failures in {within:?}"),
+        FailureBudget::Ratio { ratio, min_sample, within } => {
             format!("{:.0} % of at least {min_sample} turns in {within:?}", ratio * 100.0)
         }
     }
@@ -166,9 +166,9 @@ fn budget_text(budget: &Budget) -> String {
 
 /// Complete settings: name, value, and whether somebody set it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Table(pub(crate) Vec<(&'static str, String, bool)>);
+pub(crate) struct SettingsTable(pub(crate) Vec<(&'static str, String, bool)>);
 
-impl fmt::Display for Table {
+impl fmt::Display for SettingsTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value, is_set) in &self.0 {
             writeln!(f, "    {name:<24} {value:<24} {}", if *is_set { "set" } else { "derived" })?;
@@ -187,7 +187,7 @@ pub struct SettingsError {
 struct Finding {
     about: String,
     problems: Vec<String>,
-    table: Option<Table>,
+    table: Option<SettingsTable>,
 }
 
 impl SettingsError {
@@ -196,11 +196,11 @@ impl SettingsError {
         self.findings.iter().flat_map(|finding| finding.problems.iter().map(String::as_str))
     }
 
-    pub(crate) fn of_loop(&mut self, name: &str, problems: Vec<String>, table: Table) {
+    pub(crate) fn of_loop(&mut self, name: &str, problems: Vec<String>, table: SettingsTable) {
         self.findings.push(Finding { about: format!("loop `{name}`"), problems, table: Some(table) });
     }
 
-    pub(crate) fn of_service(&mut self, name: &str, problems: Vec<String>, table: Option<Table>) {
+    pub(crate) fn of_service(&mut self, name: &str, problems: Vec<String>, table: Option<SettingsTable>) {
         self.findings.push(Finding { about: format!("service `{name}`"), problems, table });
     }
 
@@ -237,51 +237,54 @@ mod tests {
     #[test]
     fn what_is_not_set_is_derived_and_contradicts_nothing() {
         for (every, freshness) in [(None, None), (Some(s(5)), Some(s(60))), (Some(s(3600)), Some(s(7300)))] {
-            let policy = Policy { every, freshness, ..Policy::default() };
+            let policy = LoopPolicy { every, freshness, ..LoopPolicy::default() };
             policy.check().unwrap_or_else(|(problems, table)| panic!("{problems:?}\n{table}"));
         }
-        let checked = Policy { every: Some(s(5)), ..Policy::default() }.check().unwrap();
+        let checked = LoopPolicy { every: Some(s(5)), ..LoopPolicy::default() }.check().unwrap();
         assert_eq!((checked.rule.max_iteration, checked.rule.startup_grace), (s(55), s(55)));
         assert_eq!(checked.backoff, Backoff { base: s(1), max: s(30) });
     }
 
     #[test]
     fn contradictions_are_refused() {
-        let base = Policy { every: Some(s(5)), ..Policy::default() };
+        let base = LoopPolicy { every: Some(s(5)), ..LoopPolicy::default() };
         let backoff = |max| Some(Backoff { base: s(1), max });
-        let window = |n, within| Some(Budget::Window { n, within });
-        let ratio = |ratio, min_sample| Some(Budget::Ratio { ratio, min_sample, within: s(60) });
+        let window = |n, within| Some(FailureBudget::Window { n, within });
+        let ratio = |ratio, min_sample| Some(FailureBudget::Ratio { ratio, min_sample, within: s(60) });
         // settings -> the beginning of what is said, if they are refused
         let table = [
-            (Policy { every: Some(s(0)), ..base }, Some("the wait between turns is zero")),
-            (Policy { freshness: Some(s(5)), ..base }, Some("the wait between turns (5s) is not shorter")),
-            (Policy { freshness: Some(s(6)), ..base }, None),
-            (Policy { longest_turn: Some(s(55)), ..base }, None),
+            (LoopPolicy { every: Some(s(0)), ..base }, Some("the wait between turns is zero")),
+            (LoopPolicy { freshness: Some(s(5)), ..base }, Some("the wait between turns (5s) is not shorter")),
+            (LoopPolicy { freshness: Some(s(6)), ..base }, None),
+            (LoopPolicy { longest_turn: Some(s(55)), ..base }, None),
             (
-                Policy { longest_turn: Some(s(56)), ..base },
+                LoopPolicy { longest_turn: Some(s(56)), ..base },
                 Some("the wait between turns (5s) and the longest turn (56s)"),
             ),
-            (Policy { longest_turn: Some(s(0)), ..base }, Some("the longest turn is zero")),
-            (Policy { backoff: backoff(s(59)), ..base }, None),
-            (Policy { backoff: backoff(s(60)), ..base }, Some("the backoff after failures (up to 60s) is not shorter")),
+            (LoopPolicy { longest_turn: Some(s(0)), ..base }, Some("the longest turn is zero")),
+            (LoopPolicy { backoff: backoff(s(59)), ..base }, None),
             (
-                Policy {
+                LoopPolicy { backoff: backoff(s(60)), ..base },
+                Some("the backoff after failures (up to 60s) is not shorter"),
+            ),
+            (
+                LoopPolicy {
                     restart: Some(RestartRule { backoff: backoff(s(90)).unwrap(), ..Default::default() }),
                     ..base
                 },
                 Some("the backoff before restarts (up to 90s)"),
             ),
-            (Policy { startup_grace: Some(s(54)), ..base }, Some("the startup grace (54s) is shorter")),
-            (Policy { startup_grace: Some(s(55)), ..base }, None),
-            (Policy { recovery: Some(0), ..base }, Some("recovery by 0")),
-            (Policy { freshness: Some(s(0)), every: Some(s(0)), ..base }, Some("freshness is zero")),
-            (Policy { budget: Some(Budget::Consecutive(0)), ..base }, Some("a budget of 0 failures")),
-            (Policy { budget: window(3, s(11)), ..base }, None),
-            (Policy { budget: window(3, s(10)), ..base }, Some("3 turns take at least 10s")),
-            (Policy { budget: ratio(0.5, 12), ..base }, None),
-            (Policy { budget: ratio(0.5, 13), ..base }, Some("13 turns take at least 60s")),
-            (Policy { budget: ratio(1.5, 4), ..base }, Some("a budget of the ratio 1.5")),
-            (Policy { budget: ratio(f64::NAN, 4), ..base }, Some("a budget of the ratio NaN")),
+            (LoopPolicy { startup_grace: Some(s(54)), ..base }, Some("the startup grace (54s) is shorter")),
+            (LoopPolicy { startup_grace: Some(s(55)), ..base }, None),
+            (LoopPolicy { recovery: Some(0), ..base }, Some("recovery by 0")),
+            (LoopPolicy { freshness: Some(s(0)), every: Some(s(0)), ..base }, Some("freshness is zero")),
+            (LoopPolicy { budget: Some(FailureBudget::Consecutive(0)), ..base }, Some("a budget of 0 failures")),
+            (LoopPolicy { budget: window(3, s(11)), ..base }, None),
+            (LoopPolicy { budget: window(3, s(10)), ..base }, Some("3 turns take at least 10s")),
+            (LoopPolicy { budget: ratio(0.5, 12), ..base }, None),
+            (LoopPolicy { budget: ratio(0.5, 13), ..base }, Some("13 turns take at least 60s")),
+            (LoopPolicy { budget: ratio(1.5, 4), ..base }, Some("a budget of the ratio 1.5")),
+            (LoopPolicy { budget: ratio(f64::NAN, 4), ..base }, Some("a budget of the ratio NaN")),
         ];
         for (policy, expected) in table {
             let problems = policy.check().map_or_else(|(problems, _)| problems, |_| Vec::new());
@@ -294,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_error_prints_the_table() {
-        let policy = Policy { backoff: Some(Backoff { base: s(1), max: s(120) }), ..Policy::default() };
+        let policy = LoopPolicy { backoff: Some(Backoff { base: s(1), max: s(120) }), ..LoopPolicy::default() };
         let (problems, table) = policy.check().expect_err("120 s are longer than 60 s");
         let mut error = SettingsError::default();
         error.of_loop("invoices", problems, table);

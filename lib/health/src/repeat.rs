@@ -22,11 +22,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use onward_core::backoff::Backoff;
-use onward_core::health::{Budget, RestartRule, Restarts};
+use onward_core::health::{FailureBudget, RestartRule, Restarts};
 
 use crate::board::LoopEntry;
-use crate::policy::{Checked, Policy};
-use crate::supervisor::{Supervised, Supervisor};
+use crate::policy::{CheckedSettings, LoopPolicy};
+use crate::supervisor::{SupervisedItem, Supervisor};
 use crate::turn::{Outcome, Reporter, Turn};
 
 type Run<T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send>>;
@@ -42,7 +42,7 @@ enum Body {
 /// [`policy`](crate::policy).
 pub struct Loop {
     pub(crate) name: String,
-    pub(crate) policy: Policy,
+    pub(crate) policy: LoopPolicy,
     waker: Waker,
     body: Body,
 }
@@ -80,7 +80,7 @@ impl Loop {
     }
 
     fn with(name: &str, body: Body) -> Self {
-        Self { name: name.to_owned(), policy: Policy::default(), waker: Waker::default(), body }
+        Self { name: name.to_owned(), policy: LoopPolicy::default(), waker: Waker::default(), body }
     }
 
     /// The probes depend on it.
@@ -103,7 +103,7 @@ impl Loop {
     }
 
     /// Failures that are tolerated.
-    pub fn budget(mut self, budget: Budget) -> Self {
+    pub fn budget(mut self, budget: FailureBudget) -> Self {
         self.policy.budget = Some(budget);
         self
     }
@@ -143,7 +143,7 @@ impl Loop {
         self.waker.clone()
     }
 
-    pub(crate) async fn run(self, entry: Arc<LoopEntry>, checked: Checked) {
+    pub(crate) async fn run(self, entry: Arc<LoopEntry>, checked: CheckedSettings) {
         // It is woken by a loop that was added once; there is no other entry for it.
         let _ = self.waker.0.set(Arc::clone(&entry));
         let runner = Runner { restarts: Restarts::new(checked.restart), draws: RandomState::new(), entry, checked };
@@ -160,7 +160,7 @@ impl std::fmt::Debug for Loop {
     }
 }
 
-impl Supervised for Loop {
+impl SupervisedItem for Loop {
     fn add_to(self, service: &Supervisor) {
         service.add_loop(self);
     }
@@ -181,7 +181,7 @@ impl Waker {
 
 struct Runner {
     entry: Arc<LoopEntry>,
-    checked: Checked,
+    checked: CheckedSettings,
     restarts: Restarts,
     draws: RandomState,
 }

@@ -20,12 +20,12 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::board::{Board, Health, LoopEntry};
+use crate::board::{Board, HealthHandle, LoopEntry};
 use crate::clock::lock;
 use crate::eye::{Eye, EyeSettings};
 use crate::heartbeat::Heartbeats;
-use crate::input::Input;
-use crate::policy::{Checked, SettingsError};
+use crate::input::ReadinessInput;
+use crate::policy::{CheckedSettings, SettingsError};
 use crate::repeat::Loop;
 
 /// Something that a supervisor can look after: a [`Loop`], an [input](crate::input), [`Heartbeats`], or what is made of
@@ -36,11 +36,11 @@ use crate::repeat::Loop;
 ///
 /// ```
 /// use std::time::Duration;
-/// use onward_health::{Age, Count, Loop, Outcome, Supervised, Supervisor};
+/// use onward_health::{Age, Count, Loop, Outcome, SupervisedItem, Supervisor};
 ///
 /// struct Outbox;
 ///
-/// impl Supervised for Outbox {
+/// impl SupervisedItem for Outbox {
 ///     fn add_to(self, service: &Supervisor) {
 ///         let (oldest, parked) = (Age::new("outbox.oldest", Duration::from_secs(300)), Count::new("outbox.parked", 100));
 ///         service.add(oldest.clone());
@@ -62,7 +62,7 @@ use crate::repeat::Loop;
 /// ```
 ///
 /// What has several turns under way at a time runs by itself ([`Loop::running`]), and reports what they come to.
-pub trait Supervised {
+pub trait SupervisedItem {
     /// Adds the parts to the service.
     fn add_to(self, service: &Supervisor);
 }
@@ -71,7 +71,7 @@ pub trait Supervised {
 pub struct Supervisor {
     board: Arc<Board>,
     loops: Mutex<Vec<Loop>>,
-    inputs: Mutex<Vec<Arc<dyn Input>>>,
+    inputs: Mutex<Vec<Arc<dyn ReadinessInput>>>,
     heartbeats: Mutex<Vec<Heartbeats>>,
     /// Settings of parts that cannot be kept, one sentence each.
     problems: Mutex<Vec<String>>,
@@ -121,7 +121,7 @@ impl Supervisor {
 
     /// Answers `/livez`, `/readyz`, `/startupz`, `/status` and `/metrics` on this address, from threads of its own. Kubelets
     /// ask the pod's address, so `0.0.0.0:8081` there; the port 0 leaves the choice to the kernel, and
-    /// [`Health::probes_address`] knows it.
+    /// [`HealthHandle::probes_address`] knows it.
     pub fn probes(mut self, address: &str) -> Self {
         self.eye.probes = Some(address.to_owned());
         self
@@ -159,7 +159,7 @@ impl Supervisor {
     }
 
     /// Adds a loop, an input, heartbeats, or something that is made of them.
-    pub fn add(&self, part: impl Supervised) {
+    pub fn add(&self, part: impl SupervisedItem) {
         part.add_to(self);
     }
 
@@ -168,7 +168,7 @@ impl Supervisor {
     }
 
     /// Adds an input of your own. The ones of this crate are given to [`add`](Self::add).
-    pub fn add_input(&self, input: impl Input) {
+    pub fn add_input(&self, input: impl ReadinessInput) {
         lock(&self.inputs).push(Arc::new(input));
     }
 
@@ -182,8 +182,8 @@ impl Supervisor {
     }
 
     /// The health of the service, readable from anywhere and at any time.
-    pub fn health(&self) -> Health {
-        Health(Arc::clone(&self.board))
+    pub fn health(&self) -> HealthHandle {
+        HealthHandle(Arc::clone(&self.board))
     }
 
     /// Tells the service to stop, from anywhere and at any time.
@@ -196,7 +196,7 @@ impl Supervisor {
         self.checked().map(drop)
     }
 
-    fn checked(&self) -> Result<Vec<Checked>, SettingsError> {
+    fn checked(&self) -> Result<Vec<CheckedSettings>, SettingsError> {
         let service = &self.board.service;
         let mut error = SettingsError::default();
         let (loops, inputs, heartbeats) = (lock(&self.loops), lock(&self.inputs), lock(&self.heartbeats));
@@ -264,7 +264,7 @@ impl Supervisor {
         }
     }
 
-    fn start(&self, checked: Vec<Checked>) -> Running {
+    fn start(&self, checked: Vec<CheckedSettings>) -> Running {
         for input in lock(&self.inputs).drain(..) {
             self.board.add_input(input);
         }

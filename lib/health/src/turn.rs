@@ -25,7 +25,7 @@ pub enum Outcome {
     Finished,
 }
 
-impl From<Iteration> for Ended {
+impl From<Iteration> for TurnEnd {
     fn from(iteration: Iteration) -> Self {
         Self { iteration, text: None }
     }
@@ -33,7 +33,7 @@ impl From<Iteration> for Ended {
 
 /// The end of a turn, for the account.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct TurnEnd {
     pub(crate) iteration: Iteration,
     pub(crate) text: Option<String>,
 }
@@ -130,13 +130,13 @@ impl Reporter {
 
     /// A turn has ended that never said that it began. That is for loops with several turns at a time.
     pub fn record(&self, outcome: Outcome) {
-        self.entry.end(None, outcome.iteration().map(Ended::from));
+        self.entry.end(None, outcome.iteration().map(TurnEnd::from));
     }
 
     /// Records, as [`record`](Self::record) does, a turn that failed; `code` is a word in snake_case, `why` is shown to
     /// people.
     pub fn record_failure(&self, code: &'static str, why: impl Display) {
-        self.entry.end(None, Some(Ended { iteration: Iteration::Failed { code }, text: Some(why.to_string()) }));
+        self.entry.end(None, Some(TurnEnd { iteration: Iteration::Failed { code }, text: Some(why.to_string()) }));
     }
 
     /// It succeeded last so long ago, perhaps in another process, and has not failed since.
@@ -193,13 +193,13 @@ impl OpenTurn {
 
     pub fn end(mut self, outcome: Outcome) {
         self.ended = true;
-        self.turn.entry.end(Some(self.turn.number), outcome.iteration().map(Ended::from));
+        self.turn.entry.end(Some(self.turn.number), outcome.iteration().map(TurnEnd::from));
     }
 
     /// `code` is a word in snake_case, `why` is shown to people.
     pub fn fail(mut self, code: &'static str, why: impl Display) {
         self.ended = true;
-        let ended = Ended { iteration: Iteration::Failed { code }, text: Some(why.to_string()) };
+        let ended = TurnEnd { iteration: Iteration::Failed { code }, text: Some(why.to_string()) };
         self.turn.entry.end(Some(self.turn.number), Some(ended));
     }
 

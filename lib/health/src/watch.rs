@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use onward_core::health::{Budget, LoopRule};
+use onward_core::health::{FailureBudget, LoopRule};
 
-use crate::board::{Board, Health};
+use crate::board::{Board, HealthHandle};
 use crate::clock::lock;
 use crate::eye::{Eye, EyeSettings};
-use crate::input::Input;
+use crate::input::ReadinessInput;
 
 /// The activity of one loop, reported by the loop itself. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -82,11 +82,11 @@ impl Pulse {
         Some(Duration::from_millis(self.now_ms().saturating_sub(since)))
     }
 
-    pub(crate) fn reading(&self) -> Reading {
+    pub(crate) fn reading(&self) -> PulseReading {
         let round = self.0.busy_since.load(Ordering::Relaxed);
         let busy_for = round.checked_sub(1).map(|since| Duration::from_millis(self.now_ms().saturating_sub(since)));
         let is_gone = self.0.is_gone.load(Ordering::Relaxed);
-        Reading { round, busy_for, is_gone, trouble: lock(&self.0.trouble).clone() }
+        PulseReading { round, busy_for, is_gone, trouble: lock(&self.0.trouble).clone() }
     }
 
     fn now_ms(&self) -> u64 {
@@ -96,7 +96,7 @@ impl Pulse {
 
 /// The reading of a pulse at one instant.
 #[derive(Clone, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct PulseReading {
     /// Another number is another round; 0 is none.
     pub(crate) round: u64,
     pub(crate) busy_for: Option<Duration>,
@@ -126,12 +126,12 @@ impl LoopWatch {
     }
 
     /// Adds an input that readiness depends on beside the loops.
-    pub fn add_input(&self, input: impl Input) {
+    pub fn add_input(&self, input: impl ReadinessInput) {
         self.0.add_input(Arc::new(input));
     }
 
-    pub fn health(&self) -> Health {
-        Health(Arc::clone(&self.0))
+    pub fn health(&self) -> HealthHandle {
+        HealthHandle(Arc::clone(&self.0))
     }
 
     /// The process was told to stop.
@@ -170,7 +170,7 @@ impl OpenEye {
 fn rule(longest: Duration, critical: bool) -> LoopRule {
     LoopRule {
         critical,
-        budget: Budget::Consecutive(1),
+        budget: FailureBudget::Consecutive(1),
         // It hangs long before that, or it waits and is fresh.
         freshness: longest.saturating_mul(2).saturating_add(Duration::from_secs(60)),
         recovery: 1,

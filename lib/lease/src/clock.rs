@@ -11,12 +11,12 @@ const LEAST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Tokio's clock, which a test may pause, and what the computer has slept since this was made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct TokioClock {
     began: Instant,
     slept: Duration,
 }
 
-impl Clock {
+impl TokioClock {
     pub(crate) fn start() -> Self {
         Self { began: Instant::now(), slept: slept() }
     }

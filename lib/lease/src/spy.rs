@@ -7,8 +7,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::delivery::Delivery;
 use crate::mailbox::{
-    Changed, Counting, DeadLetter, Depth, End, Mailbox, MailboxError, Memory, Message, MessageId, Promises, Receipt,
-    Received, Want,
+    ChangeCertainty, Counting, DeadLetter, Depth, End, Mailbox, MailboxError, Memory, Message, MessageId, Promises,
+    Receipt, Received, Want,
 };
 
 #[derive(Clone)]
@@ -85,7 +85,7 @@ impl Spy {
     }
 
     pub(crate) fn unavailable() -> MailboxError {
-        MailboxError::Unavailable { why: "an outage".into(), changed: Changed::Unknown }
+        MailboxError::Unavailable { why: "an outage".into(), changed: ChangeCertainty::Unknown }
     }
 
     pub(crate) fn slow_extensions(&self, by: Duration) {

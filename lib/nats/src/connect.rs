@@ -8,7 +8,7 @@ use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::context::{CreateStreamError, GetStreamErrorKind};
 use async_nats::jetstream::stream::{self, ConsumerErrorKind, DiscardPolicy, RetentionPolicy, Stream};
 use async_nats::jetstream::{self, Context, kv};
-use onward_lease::mailbox::{Changed, MailboxError};
+use onward_lease::mailbox::{ChangeCertainty, MailboxError};
 
 use crate::errors::{of_look, refused, unavailable};
 use crate::fence::Fences;
@@ -119,7 +119,7 @@ impl NatsBuilder {
             ConsumerErrorKind::JetStream(_) => {
                 refused(format!("the consumer `{CONSUMER}` cannot be made: {error}"), "look into its stream")
             }
-            _ => unavailable(error, Changed::Unknown),
+            _ => unavailable(error, ChangeCertainty::Unknown),
         })?;
         let config = &consumer.cached_info().config;
         let refuse = |why: String, remedy: &str| {
@@ -217,9 +217,9 @@ async fn open_bucket(context: &Context, bucket: &str) -> Result<kv::Store, Mailb
         return Ok(store);
     }
     let config = kv::Config { bucket: bucket.into(), history: 1, ..Default::default() };
-    context.create_key_value(config).await.map_err(|error| unavailable(error, Changed::Unknown))
+    context.create_key_value(config).await.map_err(|error| unavailable(error, ChangeCertainty::Unknown))
 }
 
 fn of_create(error: CreateStreamError) -> MailboxError {
-    unavailable(error, Changed::Unknown)
+    unavailable(error, ChangeCertainty::Unknown)
 }

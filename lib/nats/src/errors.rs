@@ -5,15 +5,15 @@ use std::error::Error;
 use async_nats::client::{RequestError, RequestErrorKind};
 use async_nats::jetstream::Error as Answer;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
-use onward_lease::mailbox::{Changed, MailboxError};
+use onward_lease::mailbox::{ChangeCertainty, MailboxError};
 
-pub fn unavailable(error: impl ToString, changed: Changed) -> MailboxError {
+pub fn unavailable(error: impl ToString, changed: ChangeCertainty) -> MailboxError {
     MailboxError::Unavailable { why: error.to_string(), changed }
 }
 
 /// The error of a call that only looks, or that was not sent.
 pub fn of_look(error: impl ToString) -> MailboxError {
-    unavailable(error, Changed::No)
+    unavailable(error, ChangeCertainty::No)
 }
 
 pub fn refused(why: impl Into<String>, remedy: impl Into<String>) -> MailboxError {
@@ -29,17 +29,17 @@ pub fn of_publish(error: &PublishError) -> MailboxError {
         PublishErrorKind::MaxPayloadExceeded => {
             refused("the message is larger than the server takes", "send less, or raise max_payload of the server")
         }
-        PublishErrorKind::MaxAckPending => unavailable(error, Changed::No),
-        _ if answered => unavailable(error, Changed::No),
-        _ => unavailable(error, Changed::Unknown),
+        PublishErrorKind::MaxAckPending => unavailable(error, ChangeCertainty::No),
+        _ if answered => unavailable(error, ChangeCertainty::No),
+        _ => unavailable(error, ChangeCertainty::Unknown),
     }
 }
 
 pub fn of_request(error: &RequestError) -> MailboxError {
     match error.kind() {
         // The server, or its stream, is not up yet.
-        RequestErrorKind::NoResponders => unavailable(error, Changed::No),
+        RequestErrorKind::NoResponders => unavailable(error, ChangeCertainty::No),
         RequestErrorKind::InvalidSubject => MailboxError::Stale,
-        _ => unavailable(error, Changed::Unknown),
+        _ => unavailable(error, ChangeCertainty::Unknown),
     }
 }

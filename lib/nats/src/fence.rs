@@ -17,7 +17,7 @@
 use async_nats::jetstream::kv::{CreateErrorKind, Store, UpdateErrorKind};
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, Stream};
 use bytes::Bytes;
-use onward_lease::mailbox::{Changed, MailboxError};
+use onward_lease::mailbox::{ChangeCertainty, MailboxError};
 use serde::{Deserialize, Serialize};
 use tokio_stream::StreamExt;
 
@@ -36,15 +36,15 @@ pub struct Fences {
 
 /// The holder of a message, or the end of its hold.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Hold {
+struct FenceRecord {
     delivery: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    ended: Option<Ended>,
+    ended: Option<FenceEnd>,
 }
 
 /// The settlement of a holder, which may not have reached the stream.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Ended {
+pub enum FenceEnd {
     Ack,
     Retry,
     Dead(String),
@@ -52,7 +52,7 @@ pub enum Ended {
 
 /// The answer to a hand-out that asks for the fence.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Claim {
+pub enum FenceClaim {
     /// Ours, under this revision.
     Held(u64),
     /// Settled before, and its dead letter is stored if it is one: it remains to be told to the server, and then the key of
@@ -72,26 +72,26 @@ impl Fences {
     }
 
     /// Takes a message that the server handed out.
-    pub async fn claim(&self, sequence: u64, delivery: u32) -> Result<Claim, MailboxError> {
+    pub async fn claim(&self, sequence: u64, delivery: u32) -> Result<FenceClaim, MailboxError> {
         let key = self.key(sequence);
         loop {
-            let value = encode(&Hold { delivery, ended: None });
+            let value = encode(&FenceRecord { delivery, ended: None });
             let Some((hold, revision)) = self.look(sequence).await? else {
                 match self.store.create(&key, value).await {
-                    Ok(revision) => return Ok(Claim::Held(revision)),
+                    Ok(revision) => return Ok(FenceClaim::Held(revision)),
                     Err(error) if error.kind() == CreateErrorKind::AlreadyExists => continue,
-                    Err(error) => return Err(unavailable(error, Changed::Unknown)),
+                    Err(error) => return Err(unavailable(error, ChangeCertainty::Unknown)),
                 }
             };
             match hold.ended {
-                Some(Ended::Ack | Ended::Dead(_)) => return Ok(Claim::Settled(revision)),
-                _ if hold.delivery > delivery => return Ok(Claim::Stale),
+                Some(FenceEnd::Ack | FenceEnd::Dead(_)) => return Ok(FenceClaim::Settled(revision)),
+                _ if hold.delivery > delivery => return Ok(FenceClaim::Stale),
                 _ => {}
             }
             match self.store.update(&key, value, revision).await {
-                Ok(revision) => return Ok(Claim::Held(revision)),
+                Ok(revision) => return Ok(FenceClaim::Held(revision)),
                 Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => {}
-                Err(error) => return Err(unavailable(error, Changed::Unknown)),
+                Err(error) => return Err(unavailable(error, ChangeCertainty::Unknown)),
             }
         }
     }
@@ -99,21 +99,21 @@ impl Fences {
     /// Whether the hand-out with this revision is the newest.
     pub async fn check(&self, sequence: u64, revision: u64) -> Result<(), MailboxError> {
         match self.look(sequence).await? {
-            Some((Hold { ended: None, .. }, newest)) if newest == revision => Ok(()),
+            Some((FenceRecord { ended: None, .. }, newest)) if newest == revision => Ok(()),
             _ => Err(MailboxError::Stale),
         }
     }
 
     /// Ends a hold. Repeating the same end is accepted until it was carried out. Answers with the key's new revision.
-    pub async fn end(&self, sequence: u64, delivery: u32, revision: u64, ended: Ended) -> Result<u64, MailboxError> {
-        let hold = Hold { delivery, ended: Some(ended) };
+    pub async fn end(&self, sequence: u64, delivery: u32, revision: u64, ended: FenceEnd) -> Result<u64, MailboxError> {
+        let hold = FenceRecord { delivery, ended: Some(ended) };
         match self.store.update(self.key(sequence), encode(&hold), revision).await {
             Ok(revision) => Ok(revision),
             Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => match self.look(sequence).await? {
                 Some((before, revision)) if before == hold => Ok(revision),
                 _ => Err(MailboxError::Stale),
             },
-            Err(error) => Err(unavailable(error, Changed::Unknown)),
+            Err(error) => Err(unavailable(error, ChangeCertainty::Unknown)),
         }
     }
 
@@ -122,7 +122,7 @@ impl Fences {
     pub async fn forget(&self, sequence: u64, revision: u64) -> Result<(), MailboxError> {
         let subject = format!("$KV.{}.{}", self.store.name, self.key(sequence));
         let purged = self.store.stream.purge().filter(subject).sequence(revision + 1).await;
-        purged.map(|_| ()).map_err(|error| unavailable(error, Changed::Unknown))
+        purged.map(|_| ()).map_err(|error| unavailable(error, ChangeCertainty::Unknown))
     }
 
     /// Removes keys of messages that are no longer in the stream: who settled them crashed before it removed them.
@@ -144,12 +144,12 @@ impl Fences {
                 }
             }
             let purged = self.store.stream.purge().filter(subject).await;
-            purged.map_err(|error| unavailable(error, Changed::Unknown))?;
+            purged.map_err(|error| unavailable(error, ChangeCertainty::Unknown))?;
         }
         Ok(())
     }
 
-    async fn look(&self, sequence: u64) -> Result<Option<(Hold, u64)>, MailboxError> {
+    async fn look(&self, sequence: u64) -> Result<Option<(FenceRecord, u64)>, MailboxError> {
         let entry = self.store.entry(self.key(sequence)).await.map_err(of_look)?;
         let decoded = entry.map(|entry| Ok((serde_json::from_slice(&entry.value)?, entry.revision)));
         decoded.transpose().map_err(|error: serde_json::Error| of_look(error))
@@ -164,7 +164,7 @@ async fn is_there(stream: &Stream, sequence: u64) -> Result<bool, MailboxError> 
     }
 }
 
-fn encode(hold: &Hold) -> Bytes {
+fn encode(hold: &FenceRecord) -> Bytes {
     serde_json::to_vec(hold).expect("numbers and texts are JSON").into()
 }
 
@@ -176,12 +176,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_hand_out_that_arrives_behind_a_later_one_is_stale() {
-        let server = onward_testkit::Nats::start().unwrap();
+        let server = onward_testkit::NatsServer::start().unwrap();
         let context = async_nats::jetstream::new(async_nats::connect(server.url()).await.unwrap());
         let config = Config { bucket: "fences".into(), history: 1, ..Default::default() };
         let fences = Fences::new(context.create_key_value(config).await.unwrap(), "orders");
-        assert!(matches!(fences.claim(7, 2).await, Ok(Claim::Held(_))));
-        assert_eq!(fences.claim(7, 1).await, Ok(Claim::Stale));
-        assert!(matches!(fences.claim(7, 3).await, Ok(Claim::Held(_))));
+        assert!(matches!(fences.claim(7, 2).await, Ok(FenceClaim::Held(_))));
+        assert_eq!(fences.claim(7, 1).await, Ok(FenceClaim::Stale));
+        assert!(matches!(fences.claim(7, 3).await, Ok(FenceClaim::Held(_))));
     }
 }

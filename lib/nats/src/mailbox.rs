@@ -13,14 +13,14 @@ use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use onward_lease::mailbox::{
-    Changed, Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message,
-    MessageId, OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
+    ChangeCertainty, Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message,
+    MessageId, OneStep, Promises, Receipt, Received, RepeatedEnd, Reply, StaleAck, Want,
 };
 use tokio::time::{Instant, timeout};
 use tokio_stream::StreamExt;
 
 use crate::errors::{of_look, of_publish, of_request, refused, unavailable};
-use crate::fence::{Claim, Ended};
+use crate::fence::{FenceClaim, FenceEnd};
 use crate::{Nats, letters};
 
 /// Most calls to the server at a time.
@@ -38,7 +38,7 @@ impl Mailbox for Nats {
         let fenced = self.parts.fences.is_some();
         Promises {
             stale_ack: if fenced { StaleAck::Refused } else { StaleAck::MayBeTaken },
-            repeated_ack: if fenced { Repeated::Stale } else { Repeated::Accepted },
+            repeated_ack: if fenced { RepeatedEnd::Stale } else { RepeatedEnd::Accepted },
             reply_with_ack: OneStep::CopyFirst,
             dead_letter: OneStep::CopyFirst,
             lease: LeaseLength::Granted(self.parts.lease),
@@ -185,7 +185,7 @@ impl Nats {
     fn is_connected(&self) -> Result<(), MailboxError> {
         match self.parts.client.connection_state() {
             State::Connected => Ok(()),
-            _ => Err(unavailable("there is no connection to NATS", Changed::No)),
+            _ => Err(unavailable("there is no connection to NATS", ChangeCertainty::No)),
         }
     }
 
@@ -221,7 +221,7 @@ impl Nats {
     /// Takes what is there, else waits for the first to come.
     async fn pull(&self, max: usize, wait: Duration) -> Result<Vec<Delivered>, MailboxError> {
         let consumer = &self.parts.consumer;
-        let failed = |error: async_nats::Error| unavailable(error, Changed::Unknown);
+        let failed = |error: async_nats::Error| unavailable(error, ChangeCertainty::Unknown);
         let there = consumer.fetch().max_messages(max).messages().await.map_err(|error| failed(error.into()))?;
         let there = collect(there, ANSWER).await.map_err(failed)?;
         if !there.is_empty() || wait.is_zero() {
@@ -242,9 +242,9 @@ impl Nats {
         let mut held = Proof { sequence, delivery, revision: 0, ack };
         if let Some(fences) = &self.parts.fences {
             match fences.claim(sequence, delivery).await? {
-                Claim::Held(revision) => held.revision = revision,
-                Claim::Stale => return Ok(None),
-                Claim::Settled(revision) => {
+                FenceClaim::Held(revision) => held.revision = revision,
+                FenceClaim::Stale => return Ok(None),
+                FenceClaim::Settled(revision) => {
                     self.tell(&held.ack, AckKind::Ack).await?;
                     fences.forget(sequence, revision).await?;
                     return Ok(None);
@@ -273,7 +273,7 @@ impl Nats {
             let name = format!("reply-{}-{}", self.parts.name, held.sequence);
             self.publish(&to, message, Some(name)).await?;
         }
-        let acked = self.end(held, Ended::Ack, AckKind::Ack).await;
+        let acked = self.end(held, FenceEnd::Ack, AckKind::Ack).await;
         acked.map_err(|error| match error {
             MailboxError::Unavailable { why, .. } if replied => MailboxError::Cut { done: "the reply was sent", why },
             error => error,
@@ -282,7 +282,7 @@ impl Nats {
 
     async fn give_back(&self, held: &Proof<'_>, after: Duration) -> Result<(), MailboxError> {
         let after = (!after.is_zero()).then_some(after);
-        self.end(held, Ended::Retry, AckKind::Nak(after)).await
+        self.end(held, FenceEnd::Retry, AckKind::Nak(after)).await
     }
 
     async fn bury(&self, held: &Proof<'_>, why: &str) -> Result<(), MailboxError> {
@@ -290,15 +290,15 @@ impl Nats {
             fences.check(held.sequence, held.revision).await?;
         }
         self.copy_to_dead(held, why, held.delivery).await?;
-        self.end(held, Ended::Dead(why.to_owned()), AckKind::Ack).await.map_err(|error| match error {
+        self.end(held, FenceEnd::Dead(why.to_owned()), AckKind::Ack).await.map_err(|error| match error {
             MailboxError::Unavailable { why, .. } => MailboxError::Cut { done: "the dead letter was stored", why },
             error => error,
         })
     }
 
     /// Ends a hold: first by its fence, then at the server.
-    async fn end(&self, held: &Proof<'_>, ended: Ended, kind: AckKind) -> Result<(), MailboxError> {
-        let is_gone = ended != Ended::Retry;
+    async fn end(&self, held: &Proof<'_>, ended: FenceEnd, kind: AckKind) -> Result<(), MailboxError> {
+        let is_gone = ended != FenceEnd::Retry;
         let Some(fences) = &self.parts.fences else { return self.tell(&held.ack, kind).await };
         let revision = fences.end(held.sequence, held.delivery, held.revision, ended).await?;
         self.tell(&held.ack, kind).await?;

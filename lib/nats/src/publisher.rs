@@ -73,7 +73,7 @@ impl Publisher for NatsPublisher {
 
 impl NatsPublisher {
     /// First all are sent, and then all answers are waited for: no two of them are of the same key.
-    async fn publish_some(&self, rows: &[Row], answers: &mut Vec<Result<(), Failed>>) {
+    async fn publish_some(&self, rows: &[Row], answers: &mut Vec<Result<(), PublishFailure>>) {
         let mut sent = Vec::with_capacity(rows.len());
         for row in rows {
             sent.push(self.send(row).await);
@@ -82,18 +82,18 @@ impl NatsPublisher {
         for one in sent {
             answers.push(match one {
                 Ok(acknowledgement) => match timeout_at(deadline, acknowledgement).await {
-                    Ok(answer) => answer.map(drop).map_err(Failed::Nats),
-                    Err(_) => Err(Failed::Nats(NatsError::new(PublishErrorKind::TimedOut))),
+                    Ok(answer) => answer.map(drop).map_err(PublishFailure::Nats),
+                    Err(_) => Err(PublishFailure::Nats(NatsError::new(PublishErrorKind::TimedOut))),
                 },
                 Err(error) => Err(error),
             });
         }
     }
 
-    async fn send(&self, row: &Row) -> Result<PublishAckFuture, Failed> {
-        let headers = headers(row).map_err(Failed::Row)?;
+    async fn send(&self, row: &Row) -> Result<PublishAckFuture, PublishFailure> {
+        let headers = headers(row).map_err(PublishFailure::Row)?;
         let sent = self.context.publish_with_headers(row.topic.clone(), headers, row.payload.clone().into()).await;
-        sent.map_err(Failed::Nats)
+        sent.map_err(PublishFailure::Nats)
     }
 
     /// Asks whether there is a stream for this subject. While JetStream does not answer, it is asked once.
@@ -115,12 +115,12 @@ impl NatsPublisher {
     }
 }
 
-enum Failed {
+enum PublishFailure {
     Row(String),
     Nats(NatsError),
 }
 
-impl Failed {
+impl PublishFailure {
     /// Nobody answered on the subject.
     fn needs_taker(&self) -> bool {
         matches!(self, Self::Nats(error) if error.kind() == PublishErrorKind::StreamNotFound)
@@ -138,10 +138,10 @@ enum Taker {
 
 /// The error with its blame. Nobody answers for a subject that no stream takes, which is the row's fault; and for one whose
 /// stream has no leader just now or whose server is only starting, which is not.
-fn blamed(error: Failed, taker: Taker) -> PublishError {
+fn blamed(error: PublishFailure, taker: Taker) -> PublishError {
     let error = match error {
-        Failed::Row(why) => return PublishError::Refused(why),
-        Failed::Nats(error) => error,
+        PublishFailure::Row(why) => return PublishError::Refused(why),
+        PublishFailure::Nats(error) => error,
     };
     let answer = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
     let is_too_large = answer.is_some_and(|answer| {
@@ -180,7 +180,7 @@ fn headers(row: &Row) -> Result<HeaderMap, String> {
 mod tests {
     use async_nats::jetstream::stream::Config;
     use futures_util::StreamExt;
-    use onward_testkit::Nats as Server;
+    use onward_testkit::NatsServer as Server;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use onward_lease::conformance::{self, Setup, Subject};
 use onward_nats::Nats;
-use onward_testkit::Nats as Server;
+use onward_testkit::NatsServer as Server;
 
 const DOCUMENT: &str = include_str!("../../../docs/mailboxes.md");
 

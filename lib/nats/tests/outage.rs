@@ -7,9 +7,11 @@ use async_nats::jetstream::consumer::{AckPolicy, pull};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
 use futures_util::TryStreamExt;
 use onward_lease::conformance;
-use onward_lease::mailbox::{Changed, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, StaleAck, Want};
+use onward_lease::mailbox::{
+    ChangeCertainty, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, StaleAck, Want,
+};
 use onward_nats::{Nats, NatsBuilder};
-use onward_testkit::Nats as Server;
+use onward_testkit::NatsServer as Server;
 
 const LONG: Duration = Duration::from_secs(900);
 const SHORT: Duration = Duration::from_millis(500);
@@ -62,7 +64,7 @@ async fn a_cut_between_reply_and_ack_leaves_both_and_one_reply() {
     let end = End::Ack { reply: Some(Reply { to: replies.address().into(), message: Message::new("answer") }) };
     let error = settle(&orders, &cut(&first.receipt), end.clone()).await.unwrap_err();
     assert!(matches!(error, MailboxError::Cut { done: "the reply was sent", .. }), "{error}");
-    assert_eq!(error.changed(), Changed::Yes);
+    assert_eq!(error.changed(), ChangeCertainty::Yes);
 
     let again = take(&orders).await;
     assert_eq!((again.delivery, &again.message), (2, &first.message), "the message is not lost");
@@ -286,7 +288,10 @@ async fn a_stream_that_would_lose_messages_is_refused() {
         match (connected, remedy) {
             (Ok(_), None) => {}
             (Err(error), Some(remedy)) => {
-                assert!(error.to_string().contains(remedy) && error.changed() == Changed::No, "{number}: {error}");
+                assert!(
+                    error.to_string().contains(remedy) && error.changed() == ChangeCertainty::No,
+                    "{number}: {error}"
+                );
             }
             (connected, remedy) => panic!("{number}: {connected:?} and not {remedy:?}"),
         }
@@ -322,7 +327,7 @@ async fn a_full_stream_refuses_and_loses_nothing() {
     assert_eq!(orders.promises().max_bytes, 48 << 10, "what the stream takes, less room for headers");
     let sent = orders.send(["1", "2", "3"].map(Message::new).into()).await;
     let refused: Vec<_> = sent.iter().filter_map(|sent| sent.as_ref().err()).collect();
-    assert!(refused.len() == 1 && refused[0].is_passing() && refused[0].changed() == Changed::No, "{sent:?}");
+    assert!(refused.len() == 1 && refused[0].is_passing() && refused[0].changed() == ChangeCertainty::No, "{sent:?}");
     // Received, not counted: the server counts what waits for a consumer a moment after it stored it.
     let want = Want { max: 2, lease: LONG, wait: Duration::from_secs(60) };
     let mut kept = Vec::new();

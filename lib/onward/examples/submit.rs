@@ -11,7 +11,11 @@ use std::time::Duration;
 use onward::{Client, Job, JobInfo};
 use serde_json::{Value, json};
 
-pub async fn count_primes(client: &Client, below: u64, mut tell: impl FnMut(&JobInfo)) -> Result<JobInfo, Failed> {
+pub async fn count_primes(
+    client: &Client,
+    below: u64,
+    mut tell: impl FnMut(&JobInfo),
+) -> Result<JobInfo, ExampleError> {
     let job = Job::new("primes", json!({ "below": below }))?.stuck_after(Duration::from_secs(30)).max_attempts(3);
     let id = client.submit(job).await?;
     let mut changes = client.watch(&id);
@@ -21,10 +25,10 @@ pub async fn count_primes(client: &Client, below: u64, mut tell: impl FnMut(&Job
     Ok(client.job(&id).await?.into_value())
 }
 
-pub type Failed = Box<dyn std::error::Error>;
+pub type ExampleError = Box<dyn std::error::Error>;
 
 #[tokio::main]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), ExampleError> {
     let server = std::env::var("ONWARD_SERVER").unwrap_or_else(|_| "http://127.0.0.1:7400".into());
     let below = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
     let client = Client::connect(&server)?;

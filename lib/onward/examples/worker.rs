@@ -17,13 +17,13 @@ pub struct Primes {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Found {
+pub struct SearchResult {
     count: u64,
     last: Option<u64>,
 }
 
 /// Counts primes on a thread, in steps that a later attempt can go on from.
-pub async fn primes(ctx: Context, input: Primes) -> Result<Found, Failure> {
+pub async fn primes(ctx: Context, input: Primes) -> Result<SearchResult, Failure> {
     const STEP: u64 = 10_000;
     if input.below > 100_000_000 {
         return Err(Failure::permanent("that would take all day; ask for less than a hundred million"));
@@ -42,7 +42,7 @@ pub async fn primes(ctx: Context, input: Primes) -> Result<Found, Failure> {
             ctx.progress_note(next, input.below, &format!("{count} found"));
             ctx.set_checkpoint(serde_json::to_vec(&(next, count, last))?);
         }
-        Ok(Found { count, last: (count > 0).then_some(last) })
+        Ok(SearchResult { count, last: (count > 0).then_some(last) })
     })
     .await
 }

@@ -13,7 +13,7 @@ pub use onward_agent::*;
 use crate::context::Context;
 
 #[cfg(feature = "worker")]
-impl Attempt for Context {
+impl AgentAttempt for Context {
     fn heartbeat(&self) -> &Heartbeat {
         Self::heartbeat(self)
     }

@@ -11,12 +11,12 @@ const POINTER: &[u8] = b"onward-agent-session:";
 
 /// The two parts of a checkpoint. An empty name is none: it keeps a handler's bytes from being taken for a pointer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct CheckpointParts<'a> {
     pub session: Option<&'a str>,
     pub own: Option<&'a [u8]>,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> CheckpointParts<'a> {
     pub fn of(bytes: &'a [u8]) -> Self {
         let Some(rest) = bytes.strip_prefix(POINTER) else { return Self { session: None, own: Some(bytes) } };
         let end = rest.iter().position(|&byte| byte == b'\n');
@@ -53,9 +53,13 @@ mod tests {
             (None, Some(b"onward-agent-session:mine\nown")),
             (Some("job-0"), Some(b"onward-agent-session:mine\nown")),
         ] {
-            let parts = Parts { session, own };
-            assert_eq!(Parts::of(&parts.join()), parts, "{parts:?}");
+            let parts = CheckpointParts { session, own };
+            assert_eq!(CheckpointParts::of(&parts.join()), parts, "{parts:?}");
         }
-        assert_eq!(Parts { session: None, own: Some(b"page 3") }.join(), b"page 3", "as it is, without an agent");
+        assert_eq!(
+            CheckpointParts { session: None, own: Some(b"page 3") }.join(),
+            b"page 3",
+            "as it is, without an agent"
+        );
     }
 }

@@ -6,13 +6,13 @@ use tokio::time::Instant;
 
 /// The source of an attempt's clocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Clock {
+pub(crate) enum ContextClock {
     Real,
     /// Tokio's own clock since this instant, which tests may pause.
     Since(Instant),
 }
 
-impl Clock {
+impl ContextClock {
     pub(crate) fn mono(self) -> Mono {
         match self {
             Self::Real => mono(),

@@ -12,11 +12,11 @@ use onward_core::ids::Claim;
 use onward_core::message::Assignment;
 use onward_core::time::Mono;
 use onward_lease::heartbeat::{Listener, Listening};
-use onward_lease::wrap::{CommandOutput, Items, Reader};
+use onward_lease::wrap::{BeatingReader, CommandOutput, Items};
 use onward_lease::{CancelWhy, Failure, Heartbeat};
 use onward_proto::MAX_OUTPUT_BYTES;
 use onward_proto::common::payload_out;
-use onward_proto::manager::Refused;
+use onward_proto::manager::RemoteRefusal;
 use onward_proto::worker::Output;
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncRead;
@@ -25,10 +25,10 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 use tokio_stream::Stream;
 
-use crate::checkpoint::Parts;
-use crate::clock::Clock;
+use crate::checkpoint::CheckpointParts;
+use crate::clock::ContextClock;
 use crate::link::SessionCommand;
-use crate::machine::{Granted, HandlerReport};
+use crate::machine::{ExtensionGrant, HandlerReport};
 
 /// An attempt, as its handler sees it. Cheap to clone; clones speak for the same attempt.
 ///
@@ -38,31 +38,31 @@ use crate::machine::{Granted, HandlerReport};
 /// [`command`](Self::command) beats by itself.
 #[derive(Clone, Debug)]
 pub struct Context {
-    shared: Arc<Shared>,
+    shared: Arc<ContextState>,
 }
 
 /// Output that was printed and not sent: the end of it.
 #[derive(Debug, Default)]
-struct Printed {
+struct UnsentOutput {
     kept: VecDeque<u8>,
     skipped: u64,
 }
 
 /// Data that this attempt has left for the next one; as long as it leaves nothing, the data of the last attempt.
 #[derive(Debug, Default)]
-struct Left {
+struct CheckpointDraft {
     session: Option<Box<str>>,
     own: Option<Box<[u8]>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ContextState {
     assignment: Assignment,
     assigned_at: Mono,
     /// HandlerReport, and not yet taken by the link.
     unsaid: Mutex<Option<HandlerReport>>,
-    unsent: Mutex<Printed>,
-    left: Mutex<Left>,
+    unsent: Mutex<UnsentOutput>,
+    left: Mutex<CheckpointDraft>,
     commands: UnboundedSender<SessionCommand>,
     heartbeat: Heartbeat,
     /// The listener by which beats on the heartbeat are reported to the manager. Not an observer: that would make every
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     news: Arc<News>,
     lease_until_ms: AtomicU64,
     extensions: AtomicU64,
-    clock: Clock,
+    clock: ContextClock,
 }
 
 /// News of the heartbeat that the link has not taken.
@@ -81,11 +81,11 @@ struct News {
     commands: UnboundedSender<SessionCommand>,
     /// The link was told that there is some.
     is_woken: AtomicBool,
-    seen: Mutex<Seen>,
+    seen: Mutex<ReportState>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct ReportState {
     /// A quiet section began or ended: the time that is left of the one that lasts.
     quiet: Option<Option<Duration>>,
     /// The watermark that was reported last.
@@ -117,21 +117,25 @@ fn joined(earlier: Option<HandlerReport>, later: Option<HandlerReport>) -> Optio
 
 impl Context {
     pub(crate) fn new(assignment: Assignment, commands: UnboundedSender<SessionCommand>, now: Mono) -> Self {
-        Self::at(now, assignment, commands, Clock::Real)
+        Self::at(now, assignment, commands, ContextClock::Real)
     }
 
     /// Handed out now, by a clock of the test's own.
-    pub(crate) fn with_clock(assignment: Assignment, commands: UnboundedSender<SessionCommand>, clock: Clock) -> Self {
+    pub(crate) fn with_clock(
+        assignment: Assignment,
+        commands: UnboundedSender<SessionCommand>,
+        clock: ContextClock,
+    ) -> Self {
         Self::at(clock.mono(), assignment, commands, clock)
     }
 
-    fn at(now: Mono, assignment: Assignment, commands: UnboundedSender<SessionCommand>, clock: Clock) -> Self {
+    fn at(now: Mono, assignment: Assignment, commands: UnboundedSender<SessionCommand>, clock: ContextClock) -> Self {
         let lease_until_ms = AtomicU64::new((now + assignment.lease).as_ms());
         let heartbeat = Heartbeat::new();
         let (is_woken, seen) = (AtomicBool::new(false), Mutex::default());
         let news = Arc::new(News { claim: assignment.claim, commands: commands.clone(), is_woken, seen });
         let listening = heartbeat.listen(news.clone());
-        let shared = Shared {
+        let shared = ContextState {
             assignment,
             assigned_at: now,
             unsaid: Mutex::default(),
@@ -175,13 +179,13 @@ impl Context {
     /// A word for people, which says nothing of progress. A quiet section of the heartbeat goes on.
     pub(crate) fn note(&self, note: &str) {
         let quiet = self.shared.heartbeat.quiet_left();
-        self.say(HandlerReport { note: Some(note.into()), quiet, ..HandlerReport::default() });
+        self.send_report(HandlerReport { note: Some(note.into()), quiet, ..HandlerReport::default() });
     }
 
     /// Declares silence for at most `max`, for one call that cannot report. The next word ends it. The time is charged
     /// to the attempt's budget.
     pub fn quiet(&self, max: Duration) {
-        self.say(HandlerReport { quiet: Some(max), ..HandlerReport::default() });
+        self.send_report(HandlerReport { quiet: Some(max), ..HandlerReport::default() });
     }
 
     /// Waits for `call` in a quiet section of at most `max`, which ends with it.
@@ -196,14 +200,14 @@ impl Context {
     /// wins). Where an agent runs in the attempt, the name of its session stands beside it, and takes up to 256 bytes
     /// of them.
     pub fn set_checkpoint(&self, checkpoint: impl AsRef<[u8]>) {
-        self.leave(|left| left.own = Some(checkpoint.as_ref().into()));
+        self.store_checkpoint(|left| left.own = Some(checkpoint.as_ref().into()));
     }
 
     /// Leaves the name of an agent's session beside the handler's own checkpoint.
     #[cfg(feature = "agent")]
     pub(crate) fn set_agent_session(&self, session: &str) {
         if self.agent_session().as_deref() != Some(session) {
-            self.leave(|left| left.session = Some(session.into()));
+            self.store_checkpoint(|left| left.session = Some(session.into()));
         }
     }
 
@@ -214,20 +218,22 @@ impl Context {
         left.session.clone().or_else(|| self.assigned().session.map(Into::into))
     }
 
-    fn leave(&self, change: impl FnOnce(&mut Left)) {
+    fn store_checkpoint(&self, change: impl FnOnce(&mut CheckpointDraft)) {
         let mut left = self.shared.left.lock().expect("nothing panics while it is held");
         change(&mut left);
         let assigned = self.assigned();
-        let parts =
-            Parts { session: left.session.as_deref().or(assigned.session), own: left.own.as_deref().or(assigned.own) };
+        let parts = CheckpointParts {
+            session: left.session.as_deref().or(assigned.session),
+            own: left.own.as_deref().or(assigned.own),
+        };
         let quiet = self.shared.heartbeat.quiet_left();
         // Under the lock: what is said last is what was left last.
-        self.say(HandlerReport { checkpoint: Some(parts.join().into()), quiet, ..HandlerReport::default() });
+        self.send_report(HandlerReport { checkpoint: Some(parts.join().into()), quiet, ..HandlerReport::default() });
     }
 
     /// The checkpoint of the last attempt.
-    fn assigned(&self) -> Parts<'_> {
-        self.shared.assignment.checkpoint.as_deref().map(Parts::of).unwrap_or_default()
+    fn assigned(&self) -> CheckpointParts<'_> {
+        self.shared.assignment.checkpoint.as_deref().map(CheckpointParts::of).unwrap_or_default()
     }
 
     /// Prints for `onward logs`: the last 64 KiB are kept. Not a beat by itself.
@@ -258,10 +264,10 @@ impl Context {
         why: Reason,
         progress: f64,
         remaining: Option<Duration>,
-    ) -> Result<Granted, Refused> {
+    ) -> Result<ExtensionGrant, RemoteRefusal> {
         let (reply, answer) = oneshot::channel();
         let word = SessionCommand::Extension { claim: self.shared.assignment.claim, why, progress, remaining, reply };
-        let gone = || Refused { code: "no_session".into(), text: "the worker has stopped".into() };
+        let gone = || RemoteRefusal { code: "no_session".into(), text: "the worker has stopped".into() };
         self.shared.commands.send(word).map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?
     }
@@ -366,7 +372,7 @@ impl Context {
         payload_out(&self.shared.assignment.workflow.payload)
     }
 
-    fn say(&self, what: HandlerReport) {
+    fn send_report(&self, what: HandlerReport) {
         let mut unsaid = self.shared.unsaid.lock().expect("nothing panics while it is held");
         let is_first = unsaid.is_none();
         // Beats of before come before it: it ends a quiet section of theirs, and they none of its.
@@ -405,7 +411,7 @@ impl Context {
     /// it, since for a manager every word ends the one before. To be called under the lock of what is unsaid, which keeps
     /// the order.
     fn take_news(&self) -> Option<HandlerReport> {
-        let Shared { heartbeat, listening, news, .. } = &*self.shared;
+        let ContextState { heartbeat, listening, news, .. } = &*self.shared;
         let is_woken = news.is_woken.swap(false, Ordering::SeqCst);
         if !(listening.take_beat() | is_woken) {
             return None;
@@ -436,7 +442,7 @@ impl Context {
     /// # Ok(()) }
     /// ```
     #[track_caller]
-    pub fn reader<R: AsyncRead + Unpin>(&self, inner: R) -> Reader<R> {
+    pub fn reader<R: AsyncRead + Unpin>(&self, inner: R) -> BeatingReader<R> {
         self.shared.heartbeat.reader(inner)
     }
 

@@ -50,11 +50,11 @@ pub mod worker;
 #[cfg(any(feature = "client", feature = "worker"))]
 pub use address::{NodeAddress, NodeAddresses};
 #[cfg(feature = "client")]
-pub use client::{Answer, CallError, Client, Job, JobInfo, JobState};
+pub use client::{CallError, Client, Job, JobInfo, JobState, NodeAnswer};
 #[cfg(feature = "worker")]
 pub use context::{Context, Reason};
 #[cfg(feature = "worker")]
-pub use machine::Granted;
+pub use machine::ExtensionGrant;
 #[cfg(feature = "client")]
 pub use onward_api as api;
 #[cfg(feature = "health")]
@@ -66,7 +66,7 @@ pub use onward_lease::{extender, heartbeat, messages, wrap};
 #[cfg(feature = "nats")]
 pub use onward_nats as nats;
 #[cfg(feature = "worker")]
-pub use onward_proto::manager::Refused;
+pub use onward_proto::manager::RemoteRefusal;
 #[cfg(feature = "worker")]
 pub use worker::{Notice, Worker, WorkerError};
 

@@ -1,10 +1,10 @@
 //! A test kit: runs a handler without a node, in time that the test decides.
 //!
-//! [`Attempt::run`] gives the handler a [`Context`] and judges it by the same clocks as a manager would: its lease, its
+//! [`TestAttempt::run`] gives the handler a [`Context`] and judges it by the same clocks as a manager would: its lease, its
 //! stuck clock, its job's deadline. With tokio's clock paused, an hour of work takes no time at all:
 //!
 //! ```
-//! use onward::testing::{Attempt, Outcome};
+//! use onward::testing::{TestAttempt, TestOutcome};
 //! use onward::{Context, Failure};
 //! use std::time::Duration;
 //!
@@ -18,7 +18,7 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
 //! // In a test: #[tokio::test(start_paused = true)]
-//! let ended = Attempt::of("transcode").payload(&90).run(transcode).await;
+//! let ended = TestAttempt::of("transcode").payload(&90).run(transcode).await;
 //! assert_eq!(ended.outcome, Outcome::Succeeded(90.into()));
 //! assert_eq!(ended.progress(), Some((90, Some(90))));
 //! assert_eq!(ended.took, Duration::from_secs(5400));
@@ -39,21 +39,21 @@ use onward_core::message::{Assignment, CancelWhy};
 use onward_core::time::{Awake, Mono};
 use onward_lease::{Failure, FailureKind};
 use onward_proto::common::payload_in;
-use onward_proto::manager::Refused;
+use onward_proto::manager::RemoteRefusal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::clock::Clock;
+use crate::clock::ContextClock;
 use crate::context::Context;
 use crate::link::SessionCommand;
-use crate::machine::Granted;
+use crate::machine::ExtensionGrant;
 
 /// An attempt to be run, with what its handler will find. The defaults are a node's.
 #[derive(Clone, Debug)]
-pub struct Attempt {
+pub struct TestAttempt {
     assignment: Assignment,
     stuck_after: Duration,
     require_progress: bool,
@@ -65,18 +65,18 @@ pub struct Attempt {
 
 /// The end of an attempt, and the reports of its handler.
 #[derive(Debug)]
-pub struct Ended {
-    pub outcome: Outcome,
+pub struct AttemptEnd {
+    pub outcome: TestOutcome,
     /// The time from the hand-out to the end.
     pub took: Duration,
     /// Reports in the order in which they were made; those of the same instant are one.
-    pub reports: Vec<Report>,
+    pub reports: Vec<TestReport>,
     /// The end of what it printed.
     pub output: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub enum Outcome {
+pub enum TestOutcome {
     Succeeded(Value),
     Failed {
         error: String,
@@ -99,7 +99,7 @@ pub enum Outcome {
 
 /// The report of a handler at one instant.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Report {
+pub struct TestReport {
     /// Since the hand-out.
     pub at: Duration,
     pub progress: Option<(u64, Option<u64>)>,
@@ -109,7 +109,7 @@ pub struct Report {
     pub checkpoint: Option<Vec<u8>>,
 }
 
-impl Ended {
+impl AttemptEnd {
     /// The last progress that was reported.
     pub fn progress(&self) -> Option<(u64, Option<u64>)> {
         self.reports.iter().rev().find_map(|report| report.progress)
@@ -118,11 +118,11 @@ impl Ended {
     /// The last checkpoint that the handler left: what the next attempt would find by [`Context::checkpoint`].
     pub fn checkpoint(&self) -> Option<&[u8]> {
         let last = self.reports.iter().rev().find_map(|report| report.checkpoint.as_deref());
-        last.and_then(|bytes| crate::checkpoint::Parts::of(bytes).own)
+        last.and_then(|bytes| crate::checkpoint::CheckpointParts::of(bytes).own)
     }
 }
 
-impl Attempt {
+impl TestAttempt {
     /// # Panics
     /// If no kind can have this name.
     pub fn of(kind: &str) -> Self {
@@ -219,7 +219,7 @@ impl Attempt {
     }
 
     /// Runs a handler that takes JSON and gives JSON, to the end of the attempt.
-    pub async fn run<In, Out, Run, F>(self, handler: F) -> Ended
+    pub async fn run<In, Out, Run, F>(self, handler: F) -> AttemptEnd
     where
         F: FnOnce(Context, In) -> Run,
         Run: Future<Output = Result<Out, Failure>>,
@@ -228,7 +228,7 @@ impl Attempt {
     {
         let began = Instant::now();
         let (commands, heard) = unbounded_channel();
-        let clock = Clock::Since(began);
+        let clock = ContextClock::Since(began);
         let context = Context::with_clock(self.assignment.clone(), commands, clock);
         let judged = AttemptClock::start(Awake::from_ms(0), self.assignment.lease);
         let mut manager = Manager {
@@ -237,7 +237,12 @@ impl Attempt {
             attempt: &self,
             context: context.clone(),
             began,
-            ended: Ended { outcome: Outcome::Cancelled, took: Duration::ZERO, reports: Vec::new(), output: Vec::new() },
+            ended: AttemptEnd {
+                outcome: TestOutcome::Cancelled,
+                took: Duration::ZERO,
+                reports: Vec::new(),
+                output: Vec::new(),
+            },
         };
         let payload = context.payload();
         let handling = async {
@@ -255,12 +260,12 @@ impl Attempt {
 
 /// Judges one attempt, by the clocks that a real one has.
 struct Manager<'a> {
-    attempt: &'a Attempt,
+    attempt: &'a TestAttempt,
     context: Context,
     clock: AttemptClock,
     grants: std::vec::IntoIter<Duration>,
     began: Instant,
-    ended: Ended,
+    ended: AttemptEnd,
 }
 
 impl Manager<'_> {
@@ -274,10 +279,10 @@ impl Manager<'_> {
             let (at, why, outcome) = self.next_end();
             tokio::select! {
                 biased;
-                Some(word) = heard.recv() => self.hear(word),
+                Some(word) = heard.recv() => self.handle_command(word),
                 result = &mut handling => {
                     while let Ok(word) = heard.try_recv() {
-                        self.hear(word);
+                        self.handle_command(word);
                     }
                     self.ended.outcome = outcome_of(result);
                     return;
@@ -289,24 +294,24 @@ impl Manager<'_> {
         // Whatever it still says is refused; a success that comes in its grace after a cancel counts.
         let late = timeout(self.attempt.cancel_grace, handling).await;
         self.ended.outcome = match (outcome, late) {
-            (Outcome::Cancelled, Ok(Ok(result))) => Outcome::Succeeded(result),
+            (TestOutcome::Cancelled, Ok(Ok(result))) => TestOutcome::Succeeded(result),
             (outcome, _) => outcome,
         };
     }
 
     /// The next end of the attempt if the handler reports nothing more.
-    fn next_end(&self) -> (Instant, CancelWhy, Outcome) {
+    fn next_end(&self) -> (Instant, CancelWhy, TestOutcome) {
         let awake = |at: Awake| self.began + Duration::from_millis(at.as_ms());
         let ends = [
-            (awake(self.clock.lease_end()), CancelWhy::LeaseExpired, Outcome::LeaseExpired),
-            (awake(self.clock.stuck_at(self.attempt.stuck_after)), CancelWhy::Stuck, Outcome::Stuck),
-            (self.began + self.attempt.assignment.deadline_remaining, CancelWhy::TimedOut, Outcome::TimedOut),
+            (awake(self.clock.lease_end()), CancelWhy::LeaseExpired, TestOutcome::LeaseExpired),
+            (awake(self.clock.stuck_at(self.attempt.stuck_after)), CancelWhy::Stuck, TestOutcome::Stuck),
+            (self.began + self.attempt.assignment.deadline_remaining, CancelWhy::TimedOut, TestOutcome::TimedOut),
         ];
-        let asked = self.attempt.cancel_after.map(|span| (self.began + span, CancelWhy::Asked, Outcome::Cancelled));
+        let asked = self.attempt.cancel_after.map(|span| (self.began + span, CancelWhy::Asked, TestOutcome::Cancelled));
         ends.into_iter().chain(asked).min_by_key(|(at, ..)| *at).expect("there are three")
     }
 
-    fn hear(&mut self, word: SessionCommand) {
+    fn handle_command(&mut self, word: SessionCommand) {
         let now = Awake::from_ms(self.began.elapsed().as_millis() as u64);
         match word {
             SessionCommand::Report(_) => {
@@ -321,7 +326,7 @@ impl Manager<'_> {
                 }
                 self.clock.beat(now, self.attempt.assignment.lease, self.attempt.require_progress);
                 self.context.lease_until(Mono::from_ms(self.clock.lease_end().as_ms()));
-                self.ended.reports.push(Report {
+                self.ended.reports.push(TestReport {
                     at: self.began.elapsed(),
                     progress: said.progress,
                     note: said.note.map(String::from),
@@ -339,11 +344,12 @@ impl Manager<'_> {
                     Some(extension) => {
                         self.clock.grant(now + extension);
                         let remaining_extensions = self.grants.len() as u32;
-                        Ok(Granted { extension, remaining: extension, remaining_extensions })
+                        Ok(ExtensionGrant { extension, remaining: extension, remaining_extensions })
                     }
-                    None => {
-                        Err(Refused { code: "attempt_grants_spent".into(), text: "the test grants no more".into() })
-                    }
+                    None => Err(RemoteRefusal {
+                        code: "attempt_grants_spent".into(),
+                        text: "the test grants no more".into(),
+                    }),
                 };
                 // Who asked may have gone since.
                 let _ = reply.send(answer);
@@ -357,14 +363,14 @@ impl Manager<'_> {
     }
 }
 
-fn outcome_of(result: Result<Value, Failure>) -> Outcome {
+fn outcome_of(result: Result<Value, Failure>) -> TestOutcome {
     match result {
-        Ok(result) => Outcome::Succeeded(result),
+        Ok(result) => TestOutcome::Succeeded(result),
         Err(failure) => match failure.kind() {
-            FailureKind::Retry { after } => Outcome::Failed { error: failure.to_string(), retryable: true, after },
-            FailureKind::Permanent => Outcome::Failed { error: failure.to_string(), retryable: false, after: None },
-            FailureKind::Release { after } => Outcome::Released { after },
-            FailureKind::Cancelled => Outcome::Cancelled,
+            FailureKind::Retry { after } => TestOutcome::Failed { error: failure.to_string(), retryable: true, after },
+            FailureKind::Permanent => TestOutcome::Failed { error: failure.to_string(), retryable: false, after: None },
+            FailureKind::Release { after } => TestOutcome::Released { after },
+            FailureKind::Cancelled => TestOutcome::Cancelled,
         },
     }
 }

@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use onward::agent::metrics::Kind;
-use onward::agent::session::Event;
-use onward::agent::tools::Command;
+use onward::agent::session::SessionEvent;
+use onward::agent::tools::CommandTool;
 use onward::agent::{
-    Agent, ChatCompletions, Decision, Effect, Folder, Memory, ModelError, Sessions, Stopped, Tool, ToolContext,
-    ToolError,
+    Agent, CallDecision, ChatCompletions, Effect, Folder, MemorySessions, ModelError, Sessions, Stopped, Tool,
+    ToolContext, ToolError,
 };
-use onward::testing::{Attempt, Outcome};
+use onward::testing::{TestAttempt, TestOutcome};
 use onward::{Context, Failure, Worker};
 use rig::server::{Piece, Reply, Server, answers, calls, messages, text, text_chunk};
-use rig::{Say, Scripted, call, call_deltas, say};
+use rig::{Say, ScriptedModel, call, call_deltas, say};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::sleep;
@@ -49,15 +49,15 @@ async fn handle(agent: Agent, ctx: Context) -> Result<String, Failure> {
 async fn thirty_minutes_of_work_on_a_lease_of_five() {
     // Turns of seven and a half minutes: the model writes for 370 s, which is longer than the lease, and the tool works for
     // 80 s.
-    let model = Scripted::new(|n, _| {
+    let model = ScriptedModel::new(|n, _| {
         let mut deltas = call_deltas(&[("slow".to_owned(), format!("{{\"n\": {n}}}"))]);
         deltas.extend((0..35).map(|_| onward::agent::Delta::Text("thinking".into())));
         if n < 4 { Say::Slowly(secs(10), deltas) } else { say("done") }
     });
     let agent = Agent::new(model.clone()).tool(Tool::new("slow", "", slow));
-    let attempt = Attempt::of("agent").lease(secs(300)).stuck_after(secs(500));
+    let attempt = TestAttempt::of("agent").lease(secs(300)).stuck_after(secs(500));
     let ended = attempt.run(|ctx: Context, (): ()| handle(agent, ctx)).await;
-    assert_eq!(ended.outcome, Outcome::Succeeded("done".into()));
+    assert_eq!(ended.outcome, TestOutcome::Succeeded("done".into()));
     assert_eq!((ended.took, model.asked().len()), (secs(30 * 60), 5));
     assert_eq!(ended.progress(), Some((4, None)));
     let kept = ended.reports.iter().find_map(|report| report.checkpoint.clone()).unwrap();
@@ -80,13 +80,13 @@ async fn a_tool_that_hangs_loses_its_lease_its_processes_are_gone_and_the_next_a
     let sessions = Folder::at(folder.path().join("sessions")).unwrap();
     let script = "setsid sleep 1000 & echo $! > pid; sleep 1000";
     let arguments = json!({ "program": "sh", "arguments": ["-c", script] }).to_string();
-    let model = Scripted::new(move |_, messages| match messages.len() {
+    let model = ScriptedModel::new(move |_, messages| match messages.len() {
         1 => call("command", &arguments),
         _ => say(messages[2]["content"].as_str().unwrap()),
     });
-    let tool = Command::programs(["sh"]).folder(folder.path()).tool();
+    let tool = CommandTool::programs(["sh"]).folder(folder.path()).tool();
     let agent = Agent::new(model.clone()).tool(tool.timeout(secs(100_000))).sessions(sessions);
-    let first = Attempt::of("agent").lease(secs(300)).stuck_after(secs(3_600));
+    let first = TestAttempt::of("agent").lease(secs(300)).stuck_after(secs(3_600));
     let running = agent.clone();
     let file = folder.path().join("pid");
     // The processes are real, and must be there before five minutes pass in an instant.
@@ -97,13 +97,13 @@ async fn a_tool_that_hangs_loses_its_lease_its_processes_are_gone_and_the_next_a
         tokio::time::pause();
     };
     let (ended, ()) = tokio::join!(first.run(|ctx: Context, (): ()| handle(running, ctx)), hang);
-    assert_eq!(ended.outcome, Outcome::LeaseExpired, "it said nothing for five minutes");
+    assert_eq!(ended.outcome, TestOutcome::LeaseExpired, "it said nothing for five minutes");
     assert!(!is_there(&std::fs::read_to_string(&file).unwrap()), "its process tree is gone");
 
     let checkpoint = ended.reports.iter().find_map(|report| report.checkpoint.clone()).unwrap();
-    let second = Attempt::of("agent").number(2).checkpoint(&checkpoint);
+    let second = TestAttempt::of("agent").number(2).checkpoint(&checkpoint);
     let ended = second.run(|ctx: Context, (): ()| handle(agent, ctx)).await;
-    let Outcome::Succeeded(Value::String(told)) = ended.outcome else { panic!("{:?}", ended.outcome) };
+    let TestOutcome::Succeeded(Value::String(told)) = ended.outcome else { panic!("{:?}", ended.outcome) };
     assert!(told.contains("is not made again"), "{told}");
     assert_eq!(model.asked().len(), 2, "the first answer was not paid again");
 }
@@ -119,11 +119,11 @@ async fn on_a_node_a_tool_that_hangs_is_ended_with_its_processes_and_the_job_is_
     let folder = tempfile::tempdir().unwrap();
     let script = "setsid sleep 1000 & echo $! > pid; sleep 1000";
     let arguments = json!({ "program": "sh", "arguments": ["-c", script] }).to_string();
-    let model = Scripted::new(move |_, messages| match messages.len() {
+    let model = ScriptedModel::new(move |_, messages| match messages.len() {
         1 => call("command", &arguments),
         _ => say(messages[2]["content"].as_str().unwrap()),
     });
-    let tool = Command::programs(["sh"]).folder(folder.path()).tool().timeout(secs(100_000));
+    let tool = CommandTool::programs(["sh"]).folder(folder.path()).tool().timeout(secs(100_000));
     let agent = Agent::new(model.clone()).tool(tool).sessions(Folder::at(folder.path().join("sessions")).unwrap());
     let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
     let soon = Duration::from_millis(1);
@@ -147,7 +147,7 @@ async fn on_a_node_a_tool_that_hangs_is_ended_with_its_processes_and_the_job_is_
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_repeats_itself_ends_as_stuck_by_the_ordinary_rule() {
-    let model = Scripted::of([call("slow", r#"{"n": 1}"#)]);
+    let model = ScriptedModel::of([call("slow", r#"{"n": 1}"#)]);
     let agent = Agent::new(model).tool(Tool::new("slow", "", slow));
     let (reasons, mut reason) = mpsc::unbounded_channel();
     let handler = |ctx: Context, (): ()| async move {
@@ -156,8 +156,8 @@ async fn an_agent_that_repeats_itself_ends_as_stuck_by_the_ordinary_rule() {
         assert!(matches!(stopped, Stopped::Stuck { .. }), "{stopped:?}");
         Err::<(), Failure>(stopped.into())
     };
-    let ended = Attempt::of("agent").stuck_after(secs(390)).run(handler).await;
-    assert_eq!(ended.outcome, Outcome::Stuck);
+    let ended = TestAttempt::of("agent").stuck_after(secs(390)).run(handler).await;
+    assert_eq!(ended.outcome, TestOutcome::Stuck);
     // New after 80 s; by 470 s it has been made four times more.
     let said = "the agent is stuck: it made the call slow(n) 5 times with the same result";
     assert_eq!(reason.recv().await.unwrap(), said);
@@ -169,7 +169,7 @@ async fn an_agent_that_repeats_itself_ends_as_stuck_by_the_ordinary_rule() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_node_an_agent_that_repeats_itself_ends_as_stuck_and_explain_says_which_call_it_made() {
     let world = World::start().await;
-    let model = Scripted::of([call("look", r#"{"n": 1}"#)]);
+    let model = ScriptedModel::of([call("look", r#"{"n": 1}"#)]);
     let tool = |_: ToolContext, _: Value| async {
         sleep(Duration::from_millis(50)).await;
         Ok::<_, ToolError>("the same".to_owned())
@@ -195,15 +195,15 @@ async fn on_a_node_a_call_that_waits_for_a_person_is_made_once_they_have_approve
         counted.2.fetch_add(number.n, Ordering::SeqCst);
         async { Ok::<_, ToolError>("paid") }
     };
-    let model = Scripted::of([call("pay", r#"{"n": 5}"#), say("done")]);
+    let model = ScriptedModel::of([call("pay", r#"{"n": 5}"#), say("done")]);
     let agent = Agent::new(model.clone())
         .tool(Tool::new("pay", "", pay).effect(Effect::Once))
-        .sessions(Memory::new())
+        .sessions(MemorySessions::new())
         .ask_again_after(Duration::from_millis(50))
         .policy(move |_| {
             known.0.send_modify(|times| *times += 1);
             let is_approved = known.1.load(Ordering::SeqCst);
-            async move { if is_approved { Decision::Allow } else { Decision::Suspend("5 are much".into()) } }
+            async move { if is_approved { CallDecision::Allow } else { CallDecision::Suspend("5 are much".into()) } }
         });
     let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
     // One attempt alone counts.
@@ -238,7 +238,7 @@ async fn on_a_node_an_agent_works_on_behind_a_deadline_that_was_moved() {
         }
     };
     let last = vec![onward::agent::Delta::Text("done".into())];
-    let model = Scripted::of([call("wait", r#"{"n": 1}"#), Say::Slowly(Duration::from_millis(50), last)]);
+    let model = ScriptedModel::of([call("wait", r#"{"n": 1}"#), Say::Slowly(Duration::from_millis(50), last)]);
     let agent = Agent::new(model).tool(Tool::new("wait", "", wait));
     let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
     let id = world.client.submit(job("agent", "null").max_attempts(1).timeout(secs(5))).await.unwrap();
@@ -302,7 +302,7 @@ async fn a_worker_that_was_killed_is_gone_on_from_by_another() {
         .entries
         .iter()
         .filter_map(|entry| match &entry.event {
-            Event::ToolBegun { key, .. } => Some(key.as_str()),
+            SessionEvent::ToolBegun { key, .. } => Some(key.as_str()),
             _ => None,
         })
         .collect();
@@ -351,8 +351,8 @@ async fn explain_shows_the_last_turns_of_a_running_agent() {
             Ok(number.n)
         }
     };
-    let model = Scripted::new(|n, _| if n < 3 { call("wait", &format!("{{\"n\": {n}}}")) } else { say("done") });
-    let sessions = Memory::new();
+    let model = ScriptedModel::new(|n, _| if n < 3 { call("wait", &format!("{{\"n\": {n}}}")) } else { say("done") });
+    let sessions = MemorySessions::new();
     let agent = Agent::new(model).tool(Tool::new("wait", "", wait)).sessions(sessions.clone());
     let working = world.work(|worker| worker.handle("agent", move |ctx: Context, (): ()| handle(agent.clone(), ctx)));
     let id = world.client.submit(job("agent", "null")).await.unwrap();
@@ -376,7 +376,7 @@ async fn explain_shows_the_last_turns_of_a_running_agent() {
 
 #[tokio::test(start_paused = true)]
 async fn the_checkpoint_of_a_handler_and_the_pointer_to_its_session_stand_beside_each_other() {
-    let agent = Agent::new(Scripted::of([say("done")])).sessions(Memory::new());
+    let agent = Agent::new(ScriptedModel::of([say("done")])).sessions(MemorySessions::new());
     let handler = |agent: Agent, page: &'static str| {
         move |ctx: Context, (): ()| async move {
             let found = ctx.checkpoint().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
@@ -389,35 +389,38 @@ async fn the_checkpoint_of_a_handler_and_the_pointer_to_its_session_stand_beside
             Ok::<_, Failure>(found)
         }
     };
-    let first = Attempt::of("agent").run(handler(agent.clone(), "page 3")).await;
-    assert_eq!((first.outcome.clone(), first.checkpoint()), (Outcome::Succeeded(Value::Null), Some(&b"page 3"[..])));
+    let first = TestAttempt::of("agent").run(handler(agent.clone(), "page 3")).await;
+    assert_eq!(
+        (first.outcome.clone(), first.checkpoint()),
+        (TestOutcome::Succeeded(Value::Null), Some(&b"page 3"[..]))
+    );
     let kept: Vec<Vec<u8>> = first.reports.iter().filter_map(|report| report.checkpoint.clone()).collect();
     let pointer = "onward-agent-session:00000000-0000-0000-0000-000000000001-0\n";
     // What is said at one instant travels together: the newest is kept.
     assert_eq!(kept, [format!("{pointer}before").into_bytes(), format!("{pointer}page 3").into_bytes()]);
 
-    let second = Attempt::of("agent").number(2).checkpoint(kept.last().unwrap());
+    let second = TestAttempt::of("agent").number(2).checkpoint(kept.last().unwrap());
     let second = second.run(handler(agent, "")).await;
-    assert_eq!(second.outcome, Outcome::Succeeded("page 3".into()), "it finds what was its own");
+    assert_eq!(second.outcome, TestOutcome::Succeeded("page 3".into()), "it finds what was its own");
     assert_eq!(second.checkpoint(), Some(&b"before"[..]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_session_that_the_checkpoint_names_is_gone_on_from() {
-    let model = Scripted::new(|n, _| match n {
+    let model = ScriptedModel::new(|n, _| match n {
         0 => call("slow", r#"{"n": 1}"#),
         1 => Say::Fail(ModelError::Unavailable { why: "down".into(), retry_after: None }),
         _ => say("done"),
     });
-    let agent = Agent::new(model.clone()).tool(Tool::new("slow", "", slow)).sessions(Memory::new());
+    let agent = Agent::new(model.clone()).tool(Tool::new("slow", "", slow)).sessions(MemorySessions::new());
     let mut before = rig::TestAttempt::new();
     before.session = "other".into();
     agent.run_text(&before, "go").await.unwrap_err();
     let handler = |ctx: Context, (): ()| async move { Ok::<_, Failure>(agent.run_text(&ctx, "go").await?.session) };
-    let ended = Attempt::of("agent").number(2).checkpoint(b"onward-agent-session:other").run(handler).await;
+    let ended = TestAttempt::of("agent").number(2).checkpoint(b"onward-agent-session:other").run(handler).await;
     assert_eq!(
         (ended.outcome, ended.took),
-        (Outcome::Succeeded("other".into()), secs(0)),
+        (TestOutcome::Succeeded("other".into()), secs(0)),
         "the call is not made again"
     );
     assert_eq!(model.asked()[2].len(), 3, "it is asked with what was said");
@@ -425,11 +428,11 @@ async fn the_session_that_the_checkpoint_names_is_gone_on_from() {
 
 #[tokio::test(start_paused = true)]
 async fn each_run_of_a_handler_keeps_it_from_being_stuck() {
-    let model = Scripted::new(|_, messages| match messages.len() / 2 {
+    let model = ScriptedModel::new(|_, messages| match messages.len() / 2 {
         n if n < 3 => call("slow", &format!("{{\"n\": {n}}}")),
         _ => say("done"),
     });
-    let agent = Agent::new(model).tool(Tool::new("slow", "", slow)).sessions(Memory::new());
+    let agent = Agent::new(model).tool(Tool::new("slow", "", slow)).sessions(MemorySessions::new());
     let handler = |ctx: Context, (): ()| async move {
         ctx.progress(100, None);
         agent.run_text(&ctx, "go").await?;
@@ -439,8 +442,8 @@ async fn each_run_of_a_handler_keeps_it_from_being_stuck() {
         both.1?;
         Ok::<_, Failure>(())
     };
-    let ended = Attempt::of("agent").stuck_after(secs(100)).run(handler).await;
-    assert_eq!((&ended.outcome, ended.took), (&Outcome::Succeeded(Value::Null), secs(9 * 80)));
+    let ended = TestAttempt::of("agent").stuck_after(secs(100)).run(handler).await;
+    assert_eq!((&ended.outcome, ended.took), (&TestOutcome::Succeeded(Value::Null), secs(9 * 80)));
     assert_eq!(ended.progress(), Some((112, None)));
 }
 
@@ -455,7 +458,7 @@ async fn a_quiet_section_goes_on_whatever_else_is_said() {
         let calls: Vec<(String, String)> =
             calls.into_iter().map(|name| (name.to_owned(), r#"{"n": 1}"#.to_owned())).collect();
         let quick = |_: ToolContext, number: Number| async move { Ok::<_, ToolError>(number.n) };
-        let agent = Agent::new(Scripted::of([Say::Calls(calls), say("done")]))
+        let agent = Agent::new(ScriptedModel::of([Say::Calls(calls), say("done")]))
             .tool(Tool::new("quiet", "", quiet))
             .tool(Tool::new("quick", "", quick));
         let handler = |ctx: Context, (): ()| async move {
@@ -467,7 +470,7 @@ async fn a_quiet_section_goes_on_whatever_else_is_said() {
             };
             Ok::<_, Failure>(tokio::join!(agent.run_text(&ctx, "go"), beside).0?.output)
         };
-        let ended = Attempt::of("agent").stuck_after(secs(120)).run(handler).await;
-        assert_eq!((&ended.outcome, ended.took), (&Outcome::Succeeded("done".into()), secs(400)), "{ended:?}");
+        let ended = TestAttempt::of("agent").stuck_after(secs(120)).run(handler).await;
+        assert_eq!((&ended.outcome, ended.took), (&TestOutcome::Succeeded("done".into()), secs(400)), "{ended:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use onward::{CallError, Client, Context, Job, JobState, NodeAddresses, Notice, Worker};
 use onward_core::fence::Term;
-use onward_core::health::overload::{Limits, OverloadRule};
+use onward_core::health::overload::{LoadLimits, OverloadRule};
 use onward_core::settings::Settings;
 use onward_node::cluster::leader::{LeaderAddress, LeaderView};
 use onward_node::server::{Node, NodeConfig};
@@ -38,7 +38,7 @@ impl Member {
 
     async fn reached_at(name: &str, listen: SocketAddr, advertise: SocketAddr) -> Self {
         let data = tempfile::tempdir().unwrap();
-        let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+        let far = LoadLimits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
         let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
         let long = Duration::from_secs(600);
         let settings = Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() };

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use onward::mailbox::{Depth, Mailbox, Message, Sqs};
-use onward_testkit::Sqs as Server;
+use onward_testkit::SqsServer as Server;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 

@@ -54,10 +54,10 @@ fn check_parts(ctx: &Context, parts: u64) -> Result<(), Failure> {
 }
 
 /// Says what the workflow that gets all parts has seen, and at which attempt.
-type Seen = (Result<(), Failure>, u32);
+type InputLog = (Result<(), Failure>, u32);
 
 /// Makes parts, and compares them where they come together. The job itself is not looked at: all results are in it.
-fn joining(worker: Worker, parts: u64, seen: UnboundedSender<Seen>, began: Arc<Notify>) -> Worker {
+fn joining(worker: Worker, parts: u64, seen: UnboundedSender<InputLog>, began: Arc<Notify>) -> Worker {
     worker
         .slots(4)
         .handle_bytes("part", |_: Context, payload: Bytes| async move { Ok(part(number(&payload)?)) })
@@ -73,7 +73,7 @@ fn joining(worker: Worker, parts: u64, seen: UnboundedSender<Seen>, began: Arc<N
         })
 }
 
-async fn seen(told: &mut UnboundedReceiver<Seen>) -> u32 {
+async fn seen(told: &mut UnboundedReceiver<InputLog>) -> u32 {
     let (checked, attempt) = timeout(SOON, told.recv()).await.expect("it gets there").expect("it still runs");
     checked.expect("every input is what was made");
     attempt

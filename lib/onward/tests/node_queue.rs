@@ -7,7 +7,7 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use onward::client::Retries;
-use onward::mailbox::{Changed, Depth, End, Mailbox, MailboxError, Message, NodeQueue, Received, Reply, Want};
+use onward::mailbox::{ChangeCertainty, Depth, End, Mailbox, MailboxError, Message, NodeQueue, Received, Reply, Want};
 use onward::{Client, Delivery, Job, JobState, MessageLoop, NodeAddress};
 use onward_lease::conformance::{self, Setup, Subject};
 use onward_node::server::{Door, Node, NodeConfig};
@@ -230,7 +230,7 @@ async fn a_cut_between_reply_and_ack_leaves_one_reply_and_loses_nothing() {
 
         let error = settle(&orders, &held, end.clone()).await.unwrap_err();
         assert!(matches!(error, MailboxError::Cut { done: "the reply was sent", .. }), "{error}");
-        assert_eq!(error.changed(), Changed::Yes);
+        assert_eq!(error.changed(), ChangeCertainty::Yes);
         let held_on = u64::from(!is_heard);
         assert_eq!(uncut.depth().await.unwrap(), Depth { waiting: 0, held: held_on, dead: 0 });
         settle_again(&orders, &held, end).await.unwrap();
@@ -332,7 +332,7 @@ async fn what_cannot_work_is_refused_at_connect() {
         [(1_000, "orders".to_owned(), "gives up after 1000 deliveries"), (5, "x".repeat(129), "128")]
     {
         let error = connect(max, name).await.unwrap_err();
-        assert!(error.to_string().contains(text) && error.changed() == Changed::No, "{error}");
+        assert!(error.to_string().contains(text) && error.changed() == ChangeCertainty::No, "{error}");
     }
 }
 

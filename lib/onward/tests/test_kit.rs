@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use onward::testing::{Attempt, Outcome};
+use onward::testing::{TestAttempt, TestOutcome};
 use onward::{Client, Context, Failure, Job, Reason, Worker};
 use onward_node::testing::TestNode;
 use serde_json::{Value, json};
@@ -28,9 +28,9 @@ async fn a_handler_is_run_in_injected_time_and_what_it_says_is_kept() {
         assert_eq!(ctx.deadline(), secs(24 * 3_600 - 200), "its clocks are the test's");
         Ok(json!({ "parts": parts }))
     };
-    let attempt = Attempt::of("encode").payload(&3).number(2).checkpoint(b"1").input("fetch", &"film");
+    let attempt = TestAttempt::of("encode").payload(&3).number(2).checkpoint(b"1").input("fetch", &"film");
     let ended = attempt.run(handler).await;
-    assert_eq!(ended.outcome, Outcome::Succeeded(json!({ "parts": 3 })));
+    assert_eq!(ended.outcome, TestOutcome::Succeeded(json!({ "parts": 3 })));
     assert_eq!((ended.took, ended.progress(), ended.checkpoint()), (secs(200), Some((3, Some(3))), Some(&b"3"[..])));
     assert_eq!(ended.reports.iter().map(|report| report.at).collect::<Vec<_>>(), [secs(100), secs(200)]);
     assert_eq!(ended.output, b"all parts\n");
@@ -39,8 +39,8 @@ async fn a_handler_is_run_in_injected_time_and_what_it_says_is_kept() {
 #[tokio::test(start_paused = true)]
 async fn it_is_judged_by_the_clocks_of_a_manager() {
     let hangs = |_: Context, (): ()| async { std::future::pending::<Result<(), Failure>>().await };
-    let ended = Attempt::of("k").run(hangs).await;
-    assert_eq!((ended.outcome, ended.took), (Outcome::Stuck, secs(130)), "after 120 s, and 10 s of grace");
+    let ended = TestAttempt::of("k").run(hangs).await;
+    assert_eq!((ended.outcome, ended.took), (TestOutcome::Stuck, secs(130)), "after 120 s, and 10 s of grace");
 
     let busywork = |ctx: Context, (): ()| async move {
         ctx.progress(1, 10);
@@ -50,21 +50,21 @@ async fn it_is_judged_by_the_clocks_of_a_manager() {
         }
         Err::<(), _>(Failure::cancelled())
     };
-    assert_eq!(Attempt::of("k").run(busywork).await.outcome, Outcome::Stuck, "busy, and no further");
+    assert_eq!(TestAttempt::of("k").run(busywork).await.outcome, TestOutcome::Stuck, "busy, and no further");
 
     let silent = |ctx: Context, (): ()| async move {
         ctx.quiet(secs(500));
         sleep(secs(450)).await;
         Ok(())
     };
-    assert_eq!(Attempt::of("k").run(silent).await.outcome, Outcome::Succeeded(Value::Null), "it had said so");
+    assert_eq!(TestAttempt::of("k").run(silent).await.outcome, TestOutcome::Succeeded(Value::Null), "it had said so");
     let sleeps = |_: Context, (): ()| async {
         sleep(secs(90)).await;
         Ok(())
     };
-    let short = Attempt::of("k").lease(secs(30));
-    assert_eq!(short.run(sleeps).await.outcome, Outcome::LeaseExpired);
-    assert_eq!(Attempt::of("k").deadline(secs(60)).run(sleeps).await.outcome, Outcome::TimedOut);
+    let short = TestAttempt::of("k").lease(secs(30));
+    assert_eq!(short.run(sleeps).await.outcome, TestOutcome::LeaseExpired);
+    assert_eq!(TestAttempt::of("k").deadline(secs(60)).run(sleeps).await.outcome, TestOutcome::TimedOut);
 }
 
 /// Between two looks everything is one word: the newest, and a quiet section only where nothing came after it.
@@ -98,7 +98,7 @@ async fn what_is_said_on_the_heartbeat_is_reported_in_its_order() {
         ctx.progress(5, 9);
         Ok(())
     };
-    let ended = Attempt::of("k").payload(&()).run(handler).await;
+    let ended = TestAttempt::of("k").payload(&()).run(handler).await;
     let said = ended.reports.iter().map(|one| (one.at.as_secs(), one.progress, one.quiet));
     let of_nine = |done| Some((done, Some(9)));
     let expected = [
@@ -121,8 +121,8 @@ async fn cancels_grants_and_failures_are_what_the_test_says() {
         ctx.cancelled().await;
         Err::<(), _>(Failure::cancelled())
     };
-    let ended = Attempt::of("k").cancel_after(secs(5)).run(stops).await;
-    assert_eq!((ended.outcome, ended.took), (Outcome::Cancelled, secs(5)));
+    let ended = TestAttempt::of("k").cancel_after(secs(5)).run(stops).await;
+    assert_eq!((ended.outcome, ended.took), (TestOutcome::Cancelled, secs(5)));
 
     let asks = |ctx: Context, (): ()| async move {
         let granted =
@@ -131,11 +131,11 @@ async fn cancels_grants_and_failures_are_what_the_test_says() {
         let denied = ctx.request_extension(Reason::LongWorkflow, 0.6, None).await.unwrap_err();
         Err::<(), _>(Failure::retry_after(secs(7), denied.code))
     };
-    let ended = Attempt::of("k").grant(secs(30)).run(asks).await;
-    let failed = Outcome::Failed { error: "attempt_grants_spent".into(), retryable: true, after: Some(secs(7)) };
+    let ended = TestAttempt::of("k").grant(secs(30)).run(asks).await;
+    let failed = TestOutcome::Failed { error: "attempt_grants_spent".into(), retryable: true, after: Some(secs(7)) };
     assert_eq!(ended.outcome, failed);
-    let ended = Attempt::of("k").payload(&"text").run(|_: Context, _: u64| async { Ok(()) }).await;
-    assert!(matches!(ended.outcome, Outcome::Failed { retryable: false, .. }), "{ended:?}");
+    let ended = TestAttempt::of("k").payload(&"text").run(|_: Context, _: u64| async { Ok(()) }).await;
+    assert!(matches!(ended.outcome, TestOutcome::Failed { retryable: false, .. }), "{ended:?}");
 }
 
 #[tokio::test]

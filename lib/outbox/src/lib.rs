@@ -59,6 +59,6 @@ pub use outbox::{MAX_LISTED, Outbox};
 pub use poller::{OnPoison, Poller};
 pub use publisher::{PublishError, Publisher};
 pub use row::{Row, RowError};
-pub use store::{Backlog, RowFilter, RowInfo, RowState};
+pub use store::{RowFilter, RowInfo, RowState, UnpublishedRows};
 pub use supervised::Supervise;
 pub use uuid::Uuid;

@@ -6,8 +6,8 @@ use crate::error::OutboxError;
 use crate::poller::Poller;
 use crate::publisher::Publisher;
 #[cfg(feature = "sqlite")]
-use crate::store::Sqlite;
-use crate::store::{Backlog, Missing, Postgres, RowFilter, RowInfo, Store};
+use crate::store::SqliteRows;
+use crate::store::{Missing, PostgresRows, RowFilter, RowInfo, Store, UnpublishedRows};
 
 /// The most rows that [`Outbox::list`] gives.
 pub const MAX_LISTED: u32 = 1_000;
@@ -33,12 +33,12 @@ impl Outbox {
 
     async fn open_with(url: &str, missing: Missing) -> Result<Self, OutboxError> {
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            return Ok(Self { store: Arc::new(Store::Postgres(Box::new(Postgres::open(url, missing).await?))) });
+            return Ok(Self { store: Arc::new(Store::Postgres(Box::new(PostgresRows::open(url, missing).await?))) });
         }
         #[cfg(feature = "sqlite")]
         if let Some(path) = url.strip_prefix("sqlite:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return Ok(Self { store: Arc::new(Store::Sqlite(Sqlite::open(path.as_ref(), missing).await?)) });
+            return Ok(Self { store: Arc::new(Store::Sqlite(SqliteRows::open(path.as_ref(), missing).await?)) });
         }
         // A URL may hold a password, which belongs into no message.
         let kind = url.split_once(':').map_or(url, |(kind, _)| kind);
@@ -50,13 +50,13 @@ impl Outbox {
     ///
     /// TLS is used where the URL says `sslmode=require`, and the server must then have a certificate that browsers trust.
     pub async fn postgres(url: &str) -> Result<Self, OutboxError> {
-        Ok(Self { store: Arc::new(Store::Postgres(Box::new(Postgres::open(url, Missing::Make).await?))) })
+        Ok(Self { store: Arc::new(Store::Postgres(Box::new(PostgresRows::open(url, Missing::Make).await?))) })
     }
 
     /// Opens an outbox in a file of SQLite. Makes the file, and the table, if there is none.
     #[cfg(feature = "sqlite")]
     pub async fn sqlite(path: impl AsRef<std::path::Path>) -> Result<Self, OutboxError> {
-        Ok(Self { store: Arc::new(Store::Sqlite(Sqlite::open(path.as_ref(), Missing::Make).await?)) })
+        Ok(Self { store: Arc::new(Store::Sqlite(SqliteRows::open(path.as_ref(), Missing::Make).await?)) })
     }
 
     /// The poller that publishes the rows of this outbox, as a loop of a [`Supervisor`](onward_health::Supervisor).
@@ -65,7 +65,7 @@ impl Outbox {
     }
 
     /// The rows that are left to publish, where a parked row holds its key.
-    pub async fn backlog(&self) -> Result<Backlog, OutboxError> {
+    pub async fn backlog(&self) -> Result<UnpublishedRows, OutboxError> {
         self.store.look(true).await
     }
 

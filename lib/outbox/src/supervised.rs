@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use onward_core::health::Iteration;
-use onward_health::{Age, Count, Input, Loop, Outcome, Reporter, Supervised, Supervisor, Turn, Waker};
+use onward_health::{Age, Count, Loop, Outcome, ReadinessInput, Reporter, SupervisedItem, Supervisor, Turn, Waker};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::error::OutboxError;
-use crate::poller::{Counts, Poller, Watcher};
-use crate::store::{Backlog, Listener};
+use crate::poller::{Poller, PollerCounts, Watcher};
+use crate::store::{NotifyListener, UnpublishedRows};
 
 /// The interval at which an idle connection that listens is asked whether it still does.
 const LISTEN_CHECK: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ impl Supervise for Supervisor {
     }
 }
 
-impl Supervised for Poller {
+impl SupervisedItem for Poller {
     fn add_to(self, service: &Supervisor) {
         let rule = self.rule.clone();
         let part = |what: &str| format!("{}.{what}", rule.name);
@@ -97,7 +97,7 @@ fn vacuuming(name: &str, poller: &Arc<Poller>) -> Loop {
 }
 
 /// Counters of the poller since it started, by the names that metrics have for them.
-const TOTALS: [(&str, Read); 5] = [
+const TOTALS: [(&str, CountReader); 5] = [
     ("rows_published", |counts| &counts.published),
     ("rows_refused", |counts| &counts.refused),
     ("rows_given_back", |counts| &counts.given_back),
@@ -105,16 +105,16 @@ const TOTALS: [(&str, Read); 5] = [
     ("rows_lost", |counts| &counts.lost),
 ];
 
-type Read = fn(&Counts) -> &AtomicU64;
+type CountReader = fn(&PollerCounts) -> &AtomicU64;
 
 /// One of these counters, which is shown and fails nothing.
 struct Total {
     name: String,
-    counts: Arc<Counts>,
-    read: Read,
+    counts: Arc<PollerCounts>,
+    read: CountReader,
 }
 
-impl Input for Total {
+impl ReadinessInput for Total {
     fn name(&self) -> &str {
         &self.name
     }
@@ -139,12 +139,12 @@ struct Gauges {
     depth: Count,
 }
 
-struct Watched<'a> {
+struct TurnWatcher<'a> {
     turn: &'a Turn,
     gauges: &'a Gauges,
 }
 
-impl Watcher for Watched<'_> {
+impl Watcher for TurnWatcher<'_> {
     fn published(&self, rows: u64) {
         self.turn.progress(rows);
     }
@@ -153,7 +153,7 @@ impl Watcher for Watched<'_> {
         self.turn.beat();
     }
 
-    fn seen(&self, backlog: Backlog) {
+    fn seen(&self, backlog: UnpublishedRows) {
         self.gauges.oldest.set(backlog.oldest);
         self.gauges.parked.set(backlog.parked);
         self.gauges.depth.set(backlog.depth);
@@ -166,7 +166,7 @@ impl Watcher for Watched<'_> {
 
 impl Poller {
     async fn supervised_turn(&self, turn: Turn, gauges: &Gauges) -> Result<Outcome, String> {
-        let done = self.turn(&Watched { turn: &turn, gauges }).await.map_err(|error| error.to_string())?;
+        let done = self.turn(&TurnWatcher { turn: &turn, gauges }).await.map_err(|error| error.to_string())?;
         let why = || self.counts.problem().unwrap_or_default();
         match done.iteration() {
             Iteration::Failed { code } => Err(format!("{code}: {}", why())),
@@ -220,7 +220,7 @@ async fn listen(reporter: Reporter, url: String, waker: Waker) -> Result<(), Str
     let committed = Arc::new(Notify::new());
     while !reporter.is_stopping() {
         let wake = committed.clone();
-        match Listener::open(&url, move || wake.notify_one()).await {
+        match NotifyListener::open(&url, move || wake.notify_one()).await {
             Ok(listener) => {
                 // Rows may have been committed while nobody listened.
                 waker.wake();
@@ -238,7 +238,7 @@ async fn listen(reporter: Reporter, url: String, waker: Waker) -> Result<(), Str
 /// Wakes the loop until the connection is lost, and gives the reason; none if the loop is told to stop.
 async fn wake_until_lost(
     reporter: &Reporter,
-    listener: &Listener,
+    listener: &NotifyListener,
     committed: &Notify,
     waker: &Waker,
 ) -> Option<String> {
@@ -262,7 +262,7 @@ async fn wake_until_lost(
 mod tests {
     mod probes;
 
-    use onward_health::{Health, LoopState};
+    use onward_health::{HealthHandle, LoopState};
 
     use super::*;
     use crate::outbox::Outbox;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     /// Publishes all rows of a table with a vacuum after every hundred, until the loop that vacuums is in this state.
-    async fn publish_until(world: &World, outbox: Outbox, state: LoopState) -> Health {
+    async fn publish_until(world: &World, outbox: Outbox, state: LoopState) -> HealthHandle {
         world.run("INSERT INTO onward_outbox (topic, payload) SELECT 't', 'x' FROM generate_series(1, 250)").await;
         let mut poller = outbox.publish_to(TakesAll).every(Duration::from_millis(10));
         poller.rule.vacuum_after = 100;

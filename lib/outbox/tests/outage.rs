@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
-use onward_health::{Health, RunError, Stopper, Supervisor};
+use onward_health::{HealthHandle, RunError, Stopper, Supervisor};
 use onward_outbox::{Outbox, Poller, PublishError, Publisher, Row, RowFilter, Supervise, enqueue};
-use onward_testkit::{Nats, Postgres};
+use onward_testkit::{NatsServer, PostgresServer};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls};
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const FRESHNESS: Duration = Duration::from_secs(20);
 
 struct Service {
-    health: Health,
+    health: HealthHandle,
     stopper: Stopper,
     running: JoinHandle<Result<(), RunError>>,
 }
@@ -67,7 +67,7 @@ fn ask(address: SocketAddr, path: &str) -> (u16, String) {
 }
 
 async fn database() -> (String, Client) {
-    let url = Postgres::shared().database().unwrap();
+    let url = PostgresServer::shared().database().unwrap();
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     tokio::spawn(connection);
     (url, client)
@@ -83,7 +83,7 @@ async fn write(client: &mut Client, rows: impl IntoIterator<Item = Row>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_outage_of_nats_is_red_and_parks_nothing_and_its_end_is_green() {
-    let nats = Nats::start().unwrap();
+    let nats = NatsServer::start().unwrap();
     let (url, mut client) = database().await;
     let connected = async_nats::ConnectOptions::new().retry_on_initial_connect().connect(nats.url()).await.unwrap();
     let context = jetstream::new(connected.clone());

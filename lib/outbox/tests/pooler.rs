@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use onward_health::Supervisor;
 use onward_outbox::{Outbox, PublishError, Publisher, Row, Supervise, enqueue};
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 use tokio_postgres::NoTls;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -21,7 +21,7 @@ struct Pooler {
 }
 
 impl Pooler {
-    fn start(server: &Postgres) -> Self {
+    fn start(server: &PostgresServer) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
         let file = folder.path().join("pgbouncer.ini");
@@ -65,9 +65,9 @@ impl Drop for Pooler {
 }
 
 #[derive(Clone, Default)]
-struct Received(Arc<Mutex<Vec<(String, String)>>>);
+struct ReceivedRows(Arc<Mutex<Vec<(String, String)>>>);
 
-impl Publisher for Received {
+impl Publisher for ReceivedRows {
     async fn publish(&self, rows: &[Row]) -> Vec<Result<(), PublishError>> {
         let mut received = self.0.lock().unwrap();
         for row in rows {
@@ -79,12 +79,12 @@ impl Publisher for Received {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_published_in_order_through_a_pooler_that_gives_out_connections_by_transaction() {
-    let server = Postgres::shared();
+    let server = PostgresServer::shared();
     let direct = server.database().unwrap();
     let pooler = Pooler::start(server);
     let url = direct.replace(&format!(":{}/", server.port()), &format!(":{}/", pooler.port));
     assert_ne!(url, direct);
-    let received = Received::default();
+    let received = ReceivedRows::default();
     let mut services = Vec::new();
     for _ in 0..3 {
         let outbox = Outbox::postgres(&url).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use onward_health::Supervisor;
 use onward_outbox::{Outbox, PublishError, Publisher, Row, Supervise};
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 use tokio_postgres::NoTls;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -26,12 +26,12 @@ struct Hands {
 }
 
 #[derive(Clone)]
-struct Watched {
+struct WatchedPoller {
     poller: usize,
     hands: Arc<Mutex<Hands>>,
 }
 
-impl Watched {
+impl WatchedPoller {
     /// Begins a call. Gives whether the publisher is away this time: then rows change hands more often.
     fn begin(&self, rows: &[Row]) -> bool {
         let mut hands = self.hands.lock().unwrap();
@@ -64,7 +64,7 @@ impl Watched {
     }
 }
 
-impl Publisher for Watched {
+impl Publisher for WatchedPoller {
     async fn publish(&self, rows: &[Row]) -> Vec<Result<(), PublishError>> {
         let is_away = self.begin(rows);
         // Long enough for another to claim the same, if it could.
@@ -79,13 +79,13 @@ impl Publisher for Watched {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_two_pollers_are_at_one_row_or_at_one_key() {
-    let url = Postgres::shared().database().unwrap();
+    let url = PostgresServer::shared().database().unwrap();
     let hands = Arc::new(Mutex::new(Hands::default()));
     let mut services = Vec::new();
     for poller in 0..POLLERS {
         let outbox = Outbox::postgres(&url).await.unwrap();
         let quick = Duration::from_millis;
-        let publisher = Watched { poller, hands: hands.clone() };
+        let publisher = WatchedPoller { poller, hands: hands.clone() };
         let poller = outbox.publish_to(publisher).every(quick(2)).backoff(quick(2), quick(4)).batch(25);
         let service = Supervisor::new("shop").without_signals();
         service.outbox(poller);

@@ -1,6 +1,6 @@
 //! What an error of Redis says about the call that it answers.
 
-use onward_lease::mailbox::{Changed, MailboxError};
+use onward_lease::mailbox::{ChangeCertainty, MailboxError};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// The error of a call that changes something.
@@ -8,11 +8,11 @@ pub fn of_change(error: &RedisError) -> MailboxError {
     let why = error.to_string();
     let unavailable = |changed| MailboxError::Unavailable { why: why.clone(), changed };
     if error.is_connection_refusal() {
-        return unavailable(Changed::No);
+        return unavailable(ChangeCertainty::No);
     }
     match error.kind() {
         // The connection broke, or the answer did not come in time.
-        ErrorKind::Io => unavailable(Changed::Unknown),
+        ErrorKind::Io => unavailable(ChangeCertainty::Unknown),
         // Redis refuses these before a script's first write, and a script is never ended after it.
         ErrorKind::Server(
             ServerErrorKind::BusyLoading
@@ -20,8 +20,10 @@ pub fn of_change(error: &RedisError) -> MailboxError {
             | ServerErrorKind::ClusterDown
             | ServerErrorKind::MasterDown
             | ServerErrorKind::ReadOnly,
-        ) => unavailable(Changed::No),
-        _ if matches!(error.code(), Some("BUSY" | "OOM" | "MISCONF" | "NOREPLICAS")) => unavailable(Changed::No),
+        ) => unavailable(ChangeCertainty::No),
+        _ if matches!(error.code(), Some("BUSY" | "OOM" | "MISCONF" | "NOREPLICAS")) => {
+            unavailable(ChangeCertainty::No)
+        }
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType => MailboxError::Refused {
             why: format!("what is stored in Redis is not a mailbox of this version: {why}"),
             remedy: "use another name for the mailbox, or the version that made it".into(),
@@ -33,7 +35,7 @@ pub fn of_change(error: &RedisError) -> MailboxError {
 /// The error of a call that only looks.
 pub fn of_look(error: &RedisError) -> MailboxError {
     match of_change(error) {
-        MailboxError::Unavailable { why, .. } => MailboxError::Unavailable { why, changed: Changed::No },
+        MailboxError::Unavailable { why, .. } => MailboxError::Unavailable { why, changed: ChangeCertainty::No },
         other => other,
     }
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use onward_lease::mailbox::{
     Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message, MessageId,
-    OneStep, Promises, Receipt, Received, Repeated, StaleAck, Want,
+    OneStep, Promises, Receipt, Received, RepeatedEnd, StaleAck, Want,
 };
 use redis::aio::{ConnectionManager, ConnectionManagerConfig, SendError};
 use redis::{Client, FromRedisValue, ProtocolVersion, Script, ScriptInvocation};
@@ -187,7 +187,7 @@ impl Mailbox for Redis {
     fn promises(&self) -> Promises {
         Promises {
             stale_ack: StaleAck::Refused,
-            repeated_ack: Repeated::Accepted,
+            repeated_ack: RepeatedEnd::Accepted,
             reply_with_ack: OneStep::Yes,
             dead_letter: OneStep::Yes,
             lease: LeaseLength::Asked,

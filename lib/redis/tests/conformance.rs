@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use onward_lease::conformance::{self, Setup, Subject};
 use onward_redis::Redis;
-use onward_testkit::Redis as Server;
+use onward_testkit::RedisServer as Server;
 
 const DOCUMENT: &str = include_str!("../../../docs/mailboxes.md");
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use onward_lease::conformance;
 use onward_lease::mailbox::{Depth, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, Want};
 use onward_redis::Redis;
-use onward_testkit::Redis as Server;
+use onward_testkit::RedisServer as Server;
 
 const LONG: Duration = Duration::from_secs(900);
 

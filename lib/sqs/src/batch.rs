@@ -6,18 +6,22 @@ use aws_sdk_sqs::types::{
     BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
     SendMessageBatchRequestEntry,
 };
-use onward_lease::mailbox::{Changed, MailboxError, MessageId};
+use onward_lease::mailbox::{ChangeCertainty, MailboxError, MessageId};
 
 use crate::Sqs;
 use crate::errors::{of_change, of_code};
-use crate::pack::Packed;
+use crate::pack::PackedMessage;
 
 /// Most messages of one call.
 pub const MAX_BATCH: usize = 10;
 
 impl Sqs {
     /// Sends to this queue. Answers in the order of the messages.
-    pub(crate) async fn send_packed(&self, url: &str, messages: Vec<Packed>) -> Vec<Result<MessageId, MailboxError>> {
+    pub(crate) async fn send_packed(
+        &self,
+        url: &str,
+        messages: Vec<PackedMessage>,
+    ) -> Vec<Result<MessageId, MailboxError>> {
         let mut answers = Vec::with_capacity(messages.len());
         let mut messages = messages.into_iter().peekable();
         while messages.peek().is_some() {
@@ -33,7 +37,7 @@ impl Sqs {
         answers
     }
 
-    async fn send_chunk(&self, url: &str, chunk: Vec<Packed>) -> Vec<Result<MessageId, MailboxError>> {
+    async fn send_chunk(&self, url: &str, chunk: Vec<PackedMessage>) -> Vec<Result<MessageId, MailboxError>> {
         let count = chunk.len();
         let mut call = self.parts.client.send_message_batch().queue_url(url);
         for (at, packed) in chunk.into_iter().enumerate() {
@@ -109,7 +113,7 @@ impl Sqs {
 /// Answers for a batch where SQS says nothing about one of its entries.
 fn missing<T: Clone>(count: usize) -> Vec<Result<T, MailboxError>> {
     let why = "SQS did not answer for this one of a batch".into();
-    vec![Err(MailboxError::Unavailable { why, changed: Changed::Unknown }); count]
+    vec![Err(MailboxError::Unavailable { why, changed: ChangeCertainty::Unknown }); count]
 }
 
 fn put<T>(answers: &mut [Result<T, MailboxError>], id: &str, answer: Result<T, MailboxError>) {
@@ -122,7 +126,7 @@ fn put_failed<T>(answers: &mut [Result<T, MailboxError>], failed: Vec<BatchResul
     for one in failed {
         let error = match one.sender_fault {
             true => of_code(&one.code, one.message.as_deref().unwrap_or_default()),
-            false => MailboxError::Unavailable { why: one.code, changed: Changed::No },
+            false => MailboxError::Unavailable { why: one.code, changed: ChangeCertainty::No },
         };
         put(answers, &one.id, Err(error));
     }

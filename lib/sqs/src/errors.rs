@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 
 use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
-use onward_lease::mailbox::{Changed, MailboxError};
+use onward_lease::mailbox::{ChangeCertainty, MailboxError};
 
 /// Codes for a receipt that is worth nothing: of a message that is gone, handed out again or not held.
 const STALE: &[&str] = &[
@@ -33,7 +33,8 @@ where
             let code = answer.err().code().unwrap_or_default().to_owned();
             let why = answer.err().message().unwrap_or("SQS gave no reason").to_owned();
             if answer.raw().status().is_server_error() {
-                let changed = if LATER.contains(&code.as_str()) { Changed::No } else { Changed::Unknown };
+                let changed =
+                    if LATER.contains(&code.as_str()) { ChangeCertainty::No } else { ChangeCertainty::Unknown };
                 return MailboxError::Unavailable { why: format!("{code}: {why}"), changed };
             }
             of_code(&code, &why)
@@ -42,8 +43,8 @@ where
             why: DisplayErrorContext(error).to_string(),
             remedy: "look into the settings of the SQS client".into(),
         },
-        SdkError::DispatchFailure(_) if is_refused_connection => unavailable(error, Changed::No),
-        _ => unavailable(error, Changed::Unknown),
+        SdkError::DispatchFailure(_) if is_refused_connection => unavailable(error, ChangeCertainty::No),
+        _ => unavailable(error, ChangeCertainty::Unknown),
     }
 }
 
@@ -53,7 +54,7 @@ where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
 {
     match of_change(error) {
-        MailboxError::Unavailable { why, .. } => MailboxError::Unavailable { why, changed: Changed::No },
+        MailboxError::Unavailable { why, .. } => MailboxError::Unavailable { why, changed: ChangeCertainty::No },
         other => other,
     }
 }
@@ -64,7 +65,7 @@ pub fn of_code(code: &str, why: &str) -> MailboxError {
         return MailboxError::Stale;
     }
     if LATER.contains(&code) {
-        return MailboxError::Unavailable { why: format!("{code}: {why}"), changed: Changed::No };
+        return MailboxError::Unavailable { why: format!("{code}: {why}"), changed: ChangeCertainty::No };
     }
     MailboxError::Refused {
         why: format!("{code}: {why}"),
@@ -98,7 +99,7 @@ mod tests {
         ] {
             assert_eq!(of_code(code, why), MailboxError::Stale);
         }
-        assert_eq!(of_code("ThrottlingException", "x").changed(), Changed::No);
+        assert_eq!(of_code("ThrottlingException", "x").changed(), ChangeCertainty::No);
         assert!(of_code("ThrottlingException", "x").is_passing());
         assert!(matches!(of_code("InvalidParameterValue", "a queue"), MailboxError::Refused { .. }));
     }

@@ -27,20 +27,20 @@ const REMEMBERED_ENDS: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub struct Holds {
-    all: Mutex<HashMap<Arc<str>, Hold>>,
-    ended: Mutex<Ended>,
+    all: Mutex<HashMap<Arc<str>, OpenHandout>>,
+    ended: Mutex<HandoutEnds>,
 }
 
 /// Hand-outs by how they ended here.
 #[derive(Debug, Default)]
-struct Ended {
+struct HandoutEnds {
     kinds: HashMap<Arc<str>, Discriminant<End>>,
     /// The oldest first.
     order: VecDeque<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Hold {
+pub struct OpenHandout {
     since: Instant,
     until: Instant,
     /// The end of an extension that may have been granted: its answer did not come.
@@ -66,11 +66,11 @@ impl Holds {
             all.retain(|_, hold| now < hold.until + REMEMBERED);
         }
         let until = since + lease;
-        all.insert(receipt.token().into(), Hold { since, until, perhaps: until, message, delivery });
+        all.insert(receipt.token().into(), OpenHandout { since, until, perhaps: until, message, delivery });
     }
 
     /// The hold of this receipt. One that another process got is unknown here, and SQS decides about it.
-    pub fn find(&self, receipt: &Receipt, now: Instant) -> Result<Option<Hold>, MailboxError> {
+    pub fn find(&self, receipt: &Receipt, now: Instant) -> Result<Option<OpenHandout>, MailboxError> {
         if self.ended().kinds.contains_key(receipt.token()) {
             return Err(MailboxError::Stale);
         }
@@ -117,18 +117,18 @@ impl Holds {
         self.ended().kinds.get(receipt.token()) == Some(&discriminant(end))
     }
 
-    fn ended(&self) -> MutexGuard<'_, Ended> {
+    fn ended(&self) -> MutexGuard<'_, HandoutEnds> {
         self.ended.lock().expect("nothing panics while it is held")
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<Arc<str>, Hold>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<Arc<str>, OpenHandout>> {
         self.all.lock().expect("nothing panics while it is held")
     }
 }
 
 /// The wait of a message for its next hand-out, which SQS counts as a part of this hold. Of one that another process
 /// got it is not known since when it is held.
-pub fn delay(hold: Option<&Hold>, now: Instant, after: Duration) -> Duration {
+pub fn delay(hold: Option<&OpenHandout>, now: Instant, after: Duration) -> Duration {
     let longest = hold.map_or(LONGEST, |hold| (hold.since + LONGEST).saturating_duration_since(now));
     whole_seconds(after.min(longest))
 }

@@ -4,8 +4,8 @@ use core::time::Duration;
 
 use aws_sdk_sqs::types::{Message as Delivered, MessageSystemAttributeName, QueueAttributeName};
 use onward_lease::mailbox::{
-    Changed, Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message,
-    MessageId, OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
+    ChangeCertainty, Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message,
+    MessageId, OneStep, Promises, Receipt, Received, RepeatedEnd, Reply, StaleAck, Want,
 };
 use tokio::time::Instant;
 
@@ -23,7 +23,7 @@ impl Mailbox for Sqs {
     fn promises(&self) -> Promises {
         Promises {
             stale_ack: StaleAck::MayBeTaken,
-            repeated_ack: Repeated::Accepted,
+            repeated_ack: RepeatedEnd::Accepted,
             reply_with_ack: OneStep::CopyFirst,
             dead_letter: OneStep::CopyFirst,
             lease: LeaseLength::Asked,
@@ -107,7 +107,7 @@ impl Mailbox for Sqs {
                 Ok(Extension::Enough(left)) => Ok(left),
                 Ok(Extension::Ask(by)) => {
                     let answer = told.next().expect("one for each");
-                    if answer.as_ref().map_or_else(|error| error.changed() == Changed::Unknown, |()| true) {
+                    if answer.as_ref().map_or_else(|error| error.changed() == ChangeCertainty::Unknown, |()| true) {
                         self.parts.holds.extended(receipt, now, by, answer.is_ok());
                     }
                     answer.map(|()| by)

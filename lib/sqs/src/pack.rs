@@ -21,21 +21,21 @@ const ALONE: &str = "onward-alone-";
 
 /// A message, ready to be sent.
 #[derive(Clone, Debug)]
-pub struct Packed {
+pub struct PackedMessage {
     pub body: String,
     pub attributes: HashMap<String, MessageAttributeValue>,
     /// Group and deduplication id, for a FIFO queue.
     pub fifo: Option<(String, String)>,
 }
 
-impl Packed {
+impl PackedMessage {
     /// Size that counts towards the limits of a queue and of a batch, or a little more.
     pub fn bytes(&self) -> usize {
         self.body.len() + ATTRIBUTE_BYTES
     }
 }
 
-pub fn pack(message: Message, to_fifo: bool) -> Packed {
+pub fn pack(message: Message, to_fifo: bool) -> PackedMessage {
     let mut attributes: HashMap<String, MessageAttributeValue> =
         message.headers.iter().map(|(name, value)| (name.clone(), text(value))).collect();
     if let Some(address) = &message.reply_to {
@@ -54,7 +54,7 @@ pub fn pack(message: Message, to_fifo: bool) -> Packed {
         let id = random_id();
         (message.group.unwrap_or_else(|| format!("{ALONE}{id}")), id)
     });
-    Packed { body, attributes, fifo }
+    PackedMessage { body, attributes, fifo }
 }
 
 pub fn unpack(delivered: &Delivered) -> Message {
@@ -88,7 +88,7 @@ fn system<'a>(delivered: &'a Delivered, name: &MessageSystemAttributeName) -> Op
 }
 
 /// Writes on a message why it is dead.
-pub fn mark_dead(packed: &mut Packed, why: &str, deliveries: u32) {
+pub fn mark_dead(packed: &mut PackedMessage, why: &str, deliveries: u32) {
     let mut why: String = why.chars().map(|one| if is_carried(one) { one } else { ' ' }).collect();
     let end = (0..=MAX_WHY.min(why.len())).rev().find(|at| why.is_char_boundary(*at)).unwrap_or(0);
     why.truncate(end);
@@ -127,7 +127,7 @@ fn random_id() -> String {
 mod tests {
     use super::*;
 
-    fn delivered(packed: Packed) -> Delivered {
+    fn delivered(packed: PackedMessage) -> Delivered {
         let group = packed.fifo.map(|(group, _)| group);
         let names = group.map(|group| (MessageSystemAttributeName::MessageGroupId, group));
         Delivered::builder()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use onward_lease::conformance::{self, Setup, Subject};
 use onward_sqs::Sqs;
-use onward_testkit::Sqs as Server;
+use onward_testkit::SqsServer as Server;
 use stand_in::StandIn;
 
 const DOCUMENT: &str = include_str!("../../../docs/mailboxes.md");

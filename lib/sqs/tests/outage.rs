@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use aws_sdk_sqs::types::QueueAttributeName;
 use onward_lease::conformance;
-use onward_lease::mailbox::{Changed, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, StaleAck, Want};
+use onward_lease::mailbox::{
+    ChangeCertainty, End, Mailbox, MailboxError, Message, Receipt, Received, Reply, StaleAck, Want,
+};
 use onward_sqs::Sqs;
-use onward_testkit::Sqs as Server;
+use onward_testkit::SqsServer as Server;
 use stand_in::{StandIn, cut_at, hasty_client};
 
 const LONG: Duration = Duration::from_secs(900);
@@ -34,9 +36,9 @@ async fn an_outage_in_mid_work_loses_nothing() {
 
     stand_in.server.server().freeze();
     let extended = orders.extend(vec![(held.receipt.clone(), 2 * LONG)]).await.remove(0).unwrap_err();
-    assert!(extended.is_passing() && extended.changed() == Changed::Unknown, "{extended}");
+    assert!(extended.is_passing() && extended.changed() == ChangeCertainty::Unknown, "{extended}");
     let acked = settle(&orders, &held.receipt, End::ACK).await.unwrap_err();
-    assert!(acked.is_passing() && acked.changed() == Changed::Unknown, "{acked}");
+    assert!(acked.is_passing() && acked.changed() == ChangeCertainty::Unknown, "{acked}");
     stand_in.server.server().thaw();
 
     while let Err(error) = settle(&orders, &held.receipt, End::ACK).await {
@@ -62,7 +64,7 @@ async fn a_cut_between_reply_and_ack_leaves_both() {
     let end = End::Ack { reply: Some(Reply { to: replies.address().into(), message: Message::new("answer") }) };
     let error = settle(&orders, &first.receipt, end).await.unwrap_err();
     assert!(matches!(error, MailboxError::Cut { done: "the reply was sent", .. }), "{error}");
-    assert_eq!(error.changed(), Changed::Yes);
+    assert_eq!(error.changed(), ChangeCertainty::Yes);
 
     assert_eq!(take(&replies, LONG).await.message.body, "answer");
     let uncut = Sqs::connect(stand_in.client.clone(), url).await.unwrap();
@@ -106,7 +108,7 @@ async fn what_cannot_be_buried_leaves_others_as_they_are() {
     // In one call or in two.
     let mut came = orders.receive(want).await;
     if let Err(error) = &came {
-        assert!(!error.is_passing() && error.changed() == Changed::No, "{error}");
+        assert!(!error.is_passing() && error.changed() == ChangeCertainty::No, "{error}");
         came = orders.receive(want).await;
     }
     let came = came.unwrap();

@@ -10,9 +10,9 @@ use onward_core::job::Ending;
 use onward_core::manager::SnapshotRecord;
 use onward_core::payload::Payload;
 
-use crate::engines::embedded::fault::Fault;
+use crate::engines::embedded::fault::StoreFault;
 use crate::engines::embedded::rows;
-use crate::{Digest, codec};
+use crate::{BlobDigest, codec};
 
 /// Payloads and results that were copied and cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -51,9 +51,9 @@ impl fmt::Display for Damage {
 pub(super) fn jobs_naming(
     source: &ReadTransaction,
     prefix: &str,
-    digests: &HashSet<Digest>,
-    mut went_on: impl FnMut() -> Result<(), Fault>,
-) -> Result<BTreeSet<JobId>, Fault> {
+    digests: &HashSet<BlobDigest>,
+    mut went_on: impl FnMut() -> Result<(), StoreFault>,
+) -> Result<BTreeSet<JobId>, StoreFault> {
     let mut jobs = BTreeSet::new();
     let mut look = |job, payload: &Payload| {
         if payload.as_stored().is_some_and(|stored| digests.contains(&stored.digest.0)) {
@@ -89,8 +89,8 @@ fn rows_of<K: ::redb::Key + 'static>(
     source: &ReadTransaction,
     prefix: &str,
     table: TableDefinition<'_, K, &'static [u8]>,
-    mut look: impl FnMut(&[u8]) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    mut look: impl FnMut(&[u8]) -> Result<(), StoreFault>,
+) -> Result<(), StoreFault> {
     let name = format!("{prefix}{}", table.name());
     let table = match source.open_table(TableDefinition::<K, &[u8]>::new(&name)) {
         Err(TableError::TableDoesNotExist(_)) => return Ok(()),

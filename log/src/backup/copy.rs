@@ -12,13 +12,13 @@ use ::redb::{
 use onward_core::ids::JobId;
 
 use crate::engines::embedded::archive;
-use crate::engines::embedded::fault::Fault;
-use crate::engines::embedded::pieces::{Inspection, Label, Place};
+use crate::engines::embedded::fault::StoreFault;
+use crate::engines::embedded::pieces::{BlobLabel, Inspection, PieceKey};
 use crate::engines::embedded::rows;
-use crate::{Digest, codec};
+use crate::{BlobDigest, codec};
 
 use super::content::{Damage, jobs_naming};
-use super::go_on;
+use super::stop_if_given_up;
 
 /// Bytes that redb may hold back before they are written. Writing them is one piece of progress, on a slow disk too.
 const COMMIT_BYTES: usize = 16 << 20;
@@ -48,35 +48,35 @@ impl<'a> Copy<'a> {
         Self { source, database, prefixes, rows: Vec::new(), damage: Damage::default(), progress }
     }
 
-    pub(super) fn log(&mut self) -> Result<(), Fault> {
+    pub(super) fn log(&mut self) -> Result<(), StoreFault> {
         self.table(rows::BATCHES, |_, row| framed(row))?;
         self.table(rows::CHUNKS, |_, row| framed(row))?;
-        let damaged: HashSet<Digest> = self.blobs(rows::BLOBS, rows::PIECES)?.into_iter().collect();
+        let damaged: HashSet<BlobDigest> = self.blobs(rows::BLOBS, rows::PIECES)?.into_iter().collect();
         if !damaged.is_empty() {
-            let jobs = jobs_naming(self.source, self.prefixes.0, &damaged, || go_on((self.progress)(0)))?;
+            let jobs = jobs_naming(self.source, self.prefixes.0, &damaged, || stop_if_given_up((self.progress)(0)))?;
             self.damage.add(Damage { blobs: damaged.len() as u64, jobs });
         }
         self.table(rows::FACTS, |_, _| Ok(()))
     }
 
-    pub(super) fn archive(&mut self) -> Result<(), Fault> {
+    pub(super) fn archive(&mut self) -> Result<(), StoreFault> {
         self.table(archive::JOBS, |_, (_, _, row)| framed(row))?;
         self.table(archive::ENDED, |_, _| Ok(()))?;
         self.table(archive::EXPIRES, |_, _| Ok(()))?;
         self.table(archive::ENDED_1, |_, ()| Ok(()))?;
         self.table(archive::EXPIRES_1, |_, ()| Ok(()))?;
-        let damaged: Vec<(u128, Digest)> = self.blobs(archive::BLOBS, archive::PIECES)?;
+        let damaged: Vec<(u128, BlobDigest)> = self.blobs(archive::BLOBS, archive::PIECES)?;
         let jobs = damaged.iter().map(|(job, _)| JobId::from_u128(*job)).collect();
         self.damage.add(Damage { blobs: damaged.len() as u64, jobs });
         self.table(archive::FACTS, |_, _| Ok(()))
     }
 
     /// Gives those that are not whole.
-    fn blobs<P: Place + PartialEq>(
+    fn blobs<P: PieceKey + PartialEq>(
         &mut self,
-        labels: TableDefinition<'_, P::Label, Label>,
+        labels: TableDefinition<'_, P::Label, BlobLabel>,
         pieces: TableDefinition<'_, P::Piece, &'static [u8]>,
-    ) -> Result<Vec<P>, Fault> {
+    ) -> Result<Vec<P>, StoreFault> {
         self.table(labels, |_, _| Ok(()))?;
         let (Some(known), Some(content)) = (self.found(&labels)?, self.found(&pieces)?) else { return Ok(Vec::new()) };
         let mut inspection = Inspection::<P, _>::new(&known);
@@ -88,7 +88,7 @@ impl<'a> Copy<'a> {
     fn found<K: Key + 'static, V: Value + 'static>(
         &self,
         table: &TableDefinition<'_, K, V>,
-    ) -> Result<Option<ReadOnlyTable<K, V>>, Fault> {
+    ) -> Result<Option<ReadOnlyTable<K, V>>, StoreFault> {
         let name = format!("{}{}", self.prefixes.0, table.name());
         match self.source.open_table(TableDefinition::<K, V>::new(&name)) {
             Err(TableError::TableDoesNotExist(_)) => Ok(None),
@@ -100,8 +100,8 @@ impl<'a> Copy<'a> {
     fn table<K: Key + 'static, V: Value + 'static>(
         &mut self,
         table: TableDefinition<'_, K, V>,
-        mut check: impl for<'v> FnMut(K::SelfType<'v>, V::SelfType<'v>) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
+        mut check: impl for<'v> FnMut(K::SelfType<'v>, V::SelfType<'v>) -> Result<(), StoreFault>,
+    ) -> Result<(), StoreFault> {
         let Some(source) = self.found(&table)? else { return Ok(()) };
         let to = format!("{}{}", self.prefixes.1, table.name());
         let (mut rows, mut copied, mut told) = (source.iter()?, 0, (0, 0));
@@ -121,13 +121,13 @@ impl<'a> Copy<'a> {
                 target.insert(key.value(), value.value())?;
                 copied += 1;
                 if copied - told.0 == TELL_ROWS || bytes - told.1 >= TELL_BYTES {
-                    go_on((self.progress)(copied - told.0))?;
+                    stop_if_given_up((self.progress)(copied - told.0))?;
                     told = (copied, bytes);
                 }
             }
             drop(target);
             transaction.commit()?;
-            go_on((self.progress)(copied - told.0))?;
+            stop_if_given_up((self.progress)(copied - told.0))?;
             told = (copied, 0);
         }
         self.rows.push((table.name().to_owned(), copied));
@@ -136,7 +136,7 @@ impl<'a> Copy<'a> {
 }
 
 /// The number of rows in all tables.
-pub(super) fn count(source: &ReadTransaction) -> Result<u64, Fault> {
+pub(super) fn count(source: &ReadTransaction) -> Result<u64, StoreFault> {
     let mut rows = 0;
     for table in source.list_tables()? {
         rows += source.open_untyped_table(table)?.len()?;
@@ -144,7 +144,7 @@ pub(super) fn count(source: &ReadTransaction) -> Result<u64, Fault> {
     Ok(rows)
 }
 
-fn framed(row: &[u8]) -> Result<(), Fault> {
+fn framed(row: &[u8]) -> Result<(), StoreFault> {
     codec::decode_opaque(row)?;
     Ok(())
 }

@@ -10,14 +10,14 @@ use crate::row::take_number;
 use super::{DecodeError, Format};
 
 /// Something with a stored form. What `put` writes, `get` reads.
-pub(super) trait Stored: Sized {
+pub(super) trait StoredForm: Sized {
     fn put(&self, out: &mut Vec<u8>);
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError>;
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError>;
 }
 
 /// The bytes that are left to read.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct FieldReader<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) format: Format,
 }
@@ -27,7 +27,7 @@ const CUT_OFF: DecodeError = DecodeError::Corrupt("the row ends too early");
 /// A count is only believed this far before the items themselves have been seen.
 const BELIEVED: usize = 1024;
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub(super) fn byte(&mut self) -> Result<u8, DecodeError> {
         let (&byte, rest) = self.bytes.split_first().ok_or(CUT_OFF)?;
         self.bytes = rest;
@@ -65,13 +65,13 @@ impl<'a> Reader<'a> {
         if self.format.has_tails() { DecodeError::NewerVersion { what, number } } else { DecodeError::Corrupt(what) }
     }
 
-    pub(super) fn list<T: Stored>(&mut self) -> Result<Vec<T>, DecodeError> {
+    pub(super) fn list<T: StoredForm>(&mut self) -> Result<Vec<T>, DecodeError> {
         let count = self.number()?;
         self.items(count)
     }
 
     /// A list whose length is known already.
-    pub(super) fn items<T: Stored>(&mut self, count: u64) -> Result<Vec<T>, DecodeError> {
+    pub(super) fn items<T: StoredForm>(&mut self, count: u64) -> Result<Vec<T>, DecodeError> {
         let mut list = Vec::with_capacity(usize::try_from(count).unwrap_or(usize::MAX).min(BELIEVED));
         for _ in 0..count {
             list.push(T::get(self)?);
@@ -85,18 +85,18 @@ pub(super) fn put_slice(slice: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(slice);
 }
 
-pub(super) fn put_list<T: Stored>(list: &[T], out: &mut Vec<u8>) {
+pub(super) fn put_list<T: StoredForm>(list: &[T], out: &mut Vec<u8>) {
     put_number(list.len() as u64, out);
     list.iter().for_each(|item| item.put(out));
 }
 
 macro_rules! number {
     ($($type:ty),*) => {$(
-        impl Stored for $type {
+        impl StoredForm for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 put_number(u64::from(*self), out);
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
                 from.number()?.try_into().map_err(|_| DecodeError::Corrupt("a number that is too large for its field"))
             }
         }
@@ -105,20 +105,20 @@ macro_rules! number {
 
 number!(u16, u32, u64);
 
-impl Stored for i8 {
+impl StoredForm for i8 {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(*self as u8);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(from.byte()? as i8)
     }
 }
 
-impl Stored for bool {
+impl StoredForm for bool {
     fn put(&self, out: &mut Vec<u8>) {
         out.push(u8::from(*self));
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         match from.byte()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -128,22 +128,22 @@ impl Stored for bool {
 }
 
 /// Stored as its bits: a value that is not a number stays the one that it was.
-impl Stored for f64 {
+impl StoredForm for f64 {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_bits().to_le_bytes());
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(Self::from_bits(u64::from_le_bytes(from.array()?)))
     }
 }
 
 /// Exact: whole seconds, then nanoseconds.
-impl Stored for Duration {
+impl StoredForm for Duration {
     fn put(&self, out: &mut Vec<u8>) {
         put_number(self.as_secs(), out);
         put_number(u64::from(self.subsec_nanos()), out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         let (secs, nanos) = (from.number()?, u32::get(from)?);
         // More would carry over into the seconds, and might overflow them.
         if nanos >= 1_000_000_000 {
@@ -155,11 +155,11 @@ impl Stored for Duration {
 
 macro_rules! text {
     ($($type:ty),*) => {$(
-        impl Stored for $type {
+        impl StoredForm for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 put_slice(self.as_bytes(), out);
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
                 Ok(from.text()?.into())
             }
         }
@@ -168,52 +168,52 @@ macro_rules! text {
 
 text!(Arc<str>, Box<str>);
 
-impl Stored for Arc<[u8]> {
+impl StoredForm for Arc<[u8]> {
     fn put(&self, out: &mut Vec<u8>) {
         put_slice(self, out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         let slice = from.slice()?;
         // All that are empty share one.
         Ok(if slice.is_empty() { Self::default() } else { slice.into() })
     }
 }
 
-impl<T: Stored> Stored for Vec<T> {
+impl<T: StoredForm> StoredForm for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         put_list(self, out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         from.list()
     }
 }
 
-impl<T: Stored> Stored for VecDeque<T> {
+impl<T: StoredForm> StoredForm for VecDeque<T> {
     fn put(&self, out: &mut Vec<u8>) {
         put_number(self.len() as u64, out);
         self.iter().for_each(|item| item.put(out));
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(from.list()?.into())
     }
 }
 
-impl<T: Stored> Stored for Box<[T]> {
+impl<T: StoredForm> StoredForm for Box<[T]> {
     fn put(&self, out: &mut Vec<u8>) {
         put_list(self, out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(from.list()?.into_boxed_slice())
     }
 }
 
 macro_rules! pointer {
     ($($pointer:ident),*) => {$(
-        impl<T: Stored> Stored for $pointer<T> {
+        impl<T: StoredForm> StoredForm for $pointer<T> {
             fn put(&self, out: &mut Vec<u8>) {
                 T::put(self, out);
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
                 Ok($pointer::new(T::get(from)?))
             }
         }
@@ -222,19 +222,19 @@ macro_rules! pointer {
 
 pointer!(Box, Arc);
 
-impl<T: Stored> Stored for Option<T> {
+impl<T: StoredForm> StoredForm for Option<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.is_some().put(out);
         if let Some(value) = self {
             value.put(out);
         }
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         bool::get(from)?.then(|| T::get(from)).transpose()
     }
 }
 
-impl<T: Stored, E: Stored> Stored for Result<T, E> {
+impl<T: StoredForm, E: StoredForm> StoredForm for Result<T, E> {
     fn put(&self, out: &mut Vec<u8>) {
         self.is_ok().put(out);
         match self {
@@ -242,17 +242,17 @@ impl<T: Stored, E: Stored> Stored for Result<T, E> {
             Err(error) => error.put(out),
         }
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(if bool::get(from)? { Ok(T::get(from)?) } else { Err(E::get(from)?) })
     }
 }
 
-impl<A: Stored, B: Stored> Stored for (A, B) {
+impl<A: StoredForm, B: StoredForm> StoredForm for (A, B) {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
         self.1.put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok((A::get(from)?, B::get(from)?))
     }
 }
@@ -261,8 +261,8 @@ impl<A: Stored, B: Stored> Stored for (A, B) {
 mod tests {
     use super::*;
 
-    fn reader(bytes: &[u8]) -> Reader<'_> {
-        Reader { bytes, format: Format::Two }
+    fn reader(bytes: &[u8]) -> FieldReader<'_> {
+        FieldReader { bytes, format: Format::Two }
     }
 
     #[test]

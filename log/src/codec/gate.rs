@@ -3,7 +3,7 @@
 use onward_core::gate::SnapshotRecord;
 use onward_core::gate::event::StampedEvent;
 
-use super::bytes::{Reader, Stored as _, put_list};
+use super::bytes::{FieldReader, StoredForm as _, put_list};
 use super::{DecodeError, Format, unframe, v2};
 use crate::row::{StoredRow, framed};
 
@@ -14,7 +14,7 @@ pub fn encode_events(events: &[StampedEvent], out: &mut Vec<u8>) {
 
 /// All events of a row.
 pub fn decode_events(row: &StoredRow) -> Result<Vec<StampedEvent>, DecodeError> {
-    let mut from = Reader { bytes: row.body(), format: Format::of(row.format) };
+    let mut from = FieldReader { bytes: row.body(), format: Format::of(row.format) };
     let events = from.items(u64::from(row.count))?;
     from.end()?;
     Ok(events)

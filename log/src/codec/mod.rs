@@ -25,10 +25,10 @@ use onward_core::ids::Seq;
 use onward_core::manager::SnapshotRecord;
 use onward_core::state::JobImage;
 
-use bytes::{Reader, Stored as _};
+use bytes::{FieldReader, StoredForm as _};
 
 pub use crate::row::{DecodeError, KNOWN};
-use crate::row::{Row, StoredRow, framed};
+use crate::row::{LogRow, StoredRow, framed};
 use crate::{BatchId, BatchKey, Blob, Error, Log, Tail};
 
 /// The formats that are read.
@@ -65,7 +65,7 @@ pub fn encode_events(events: &[StampedEvent], out: &mut Vec<u8>) {
 }
 
 pub fn decode_row(row: &StoredRow) -> Result<Batch, DecodeError> {
-    let from = Reader { bytes: row.body(), format: Format::of(row.format) };
+    let from = FieldReader { bytes: row.body(), format: Format::of(row.format) };
     let BatchKey { term, id, first } = row.key;
     Ok(Batch { term, id, first, events: v2::get_events(row.count, from)? })
 }
@@ -106,8 +106,8 @@ pub trait EventLog: Log {
 
 impl<L: Log + ?Sized> EventLog for L {}
 
-fn row_of(count: usize, body: &[u8]) -> Row<'_> {
-    Row { count: u32::try_from(count).expect("a batch is bounded"), body }
+fn row_of(count: usize, body: &[u8]) -> LogRow<'_> {
+    LogRow { count: u32::try_from(count).expect("a batch is bounded"), body }
 }
 
 /// The batch without the events that lie before `from`.
@@ -148,7 +148,7 @@ pub fn decode_opaque(row: &[u8]) -> Result<&[u8], DecodeError> {
     Ok(unframe(row)?.bytes)
 }
 
-fn unframe(row: &[u8]) -> Result<Reader<'_>, DecodeError> {
+fn unframe(row: &[u8]) -> Result<FieldReader<'_>, DecodeError> {
     let (format, bytes) = crate::row::unframe(row)?;
-    Ok(Reader { bytes, format: Format::of(format) })
+    Ok(FieldReader { bytes, format: Format::of(format) })
 }

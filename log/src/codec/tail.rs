@@ -13,7 +13,7 @@
 use onward_core::carried::CarriedFields;
 
 use super::DecodeError;
-use super::bytes::{Reader, Stored, put_number, put_slice};
+use super::bytes::{FieldReader, StoredForm, put_number, put_slice};
 
 const END: u8 = 0;
 const CRITICAL: u64 = 1;
@@ -45,7 +45,7 @@ macro_rules! get_tail {
     ($from:ident $what:expr; $($number:literal $added:ident),+) => {
         $from.tail($what, |number, value| {
             match number {
-                $($number => $added = $crate::codec::bytes::Stored::get(value)?,)*
+                $($number => $added = $crate::codec::bytes::StoredForm::get(value)?,)*
                 _ => return Ok(false),
             }
             Ok(true)
@@ -53,7 +53,7 @@ macro_rules! get_tail {
     };
 }
 
-pub(super) fn put_entry<T: Stored + Default + PartialEq>(tag: u64, value: &T, out: &mut Vec<u8>) {
+pub(super) fn put_entry<T: StoredForm + Default + PartialEq>(tag: u64, value: &T, out: &mut Vec<u8>) {
     if *value != T::default() {
         let mut bytes = Vec::new();
         value.put(&mut bytes);
@@ -66,7 +66,7 @@ pub(super) fn put_end(out: &mut Vec<u8>) {
     out.push(END);
 }
 
-impl Reader<'_> {
+impl FieldReader<'_> {
     /// Gives every field to `known`, which says whether it knows the number; and what was optional and is not known.
     pub(super) fn tail(
         &mut self,

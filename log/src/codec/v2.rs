@@ -26,7 +26,7 @@ use onward_core::event::{
     StampedEvent, Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
-use onward_core::grant::{Denial, ExtensionReason, Malformed};
+use onward_core::grant::{Denial, ExtensionReason, MalformedRequest};
 use onward_core::ids::{Claim, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::end::JobEnd;
 use onward_core::job::fingerprint::Fingerprint;
@@ -34,27 +34,27 @@ use onward_core::job::spec::{ConcurrencyLimit, Extras, Keys, Workflows};
 use onward_core::job::{Ending, JobSpec, OnStuck, Outline, Policy, Retry, Start, TimeoutPolicy, WorkflowSpec};
 use onward_core::payload::{self, Digest, Payload};
 use onward_core::refusal::RefusalKind;
-use onward_core::schedule::{Missed, Overlap, Reason, Timing};
+use onward_core::schedule::{MissedPolicy, Overlap, RecordReason, Timing};
 use onward_core::state::SchedulePlan;
 use onward_core::time::Wall;
 use onward_core::timeout::TimeoutReason;
 
 use super::DecodeError;
-use super::bytes::{Reader, Stored, put_list, put_number, put_slice};
+use super::bytes::{FieldReader, StoredForm, put_list, put_number, put_slice};
 
 /// Puts events one after another. Their number is in front of them, in the row.
 pub(super) fn put_events(events: &[StampedEvent], out: &mut Vec<u8>) {
     events.iter().for_each(|event| event.put(out));
 }
 
-pub(super) fn get_events(count: u32, mut from: Reader<'_>) -> Result<Vec<StampedEvent>, DecodeError> {
+pub(super) fn get_events(count: u32, mut from: FieldReader<'_>) -> Result<Vec<StampedEvent>, DecodeError> {
     let events = from.items(u64::from(count))?;
     from.end()?;
     Ok(events)
 }
 
 /// Something by itself: a whole job, or a list of records.
-pub(super) fn get_whole<T: Stored>(mut from: Reader<'_>) -> Result<T, DecodeError> {
+pub(super) fn get_whole<T: StoredForm>(mut from: FieldReader<'_>) -> Result<T, DecodeError> {
     let whole = T::get(&mut from)?;
     from.end()?;
     Ok(whole)
@@ -64,14 +64,14 @@ pub(super) fn get_whole<T: Stored>(mut from: Reader<'_>) -> Result<T, DecodeErro
 macro_rules! record {
     ($($type:ident { $($field:ident),* }
        + { $($number:literal $added:ident: $class:ident;)* $(keep $carried:ident)? })*) => {$(
-        impl Stored for $type {
+        impl StoredForm for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 let Self { $($field,)* $($added,)* $($carried)? } = self;
                 $($field.put(out);)*
                 put_tail!(out; $($number $added: $class;)* $(keep $carried)?);
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-                $(let $field = Stored::get(from)?;)*
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+                $(let $field = StoredForm::get(from)?;)*
                 $(let mut $added = Default::default();)*
                 let _carried = get_tail!(from concat!("a field of ", stringify!($type)); $($number $added),*);
                 $(let $carried = _carried;)?
@@ -84,13 +84,13 @@ macro_rules! record {
 /// Fields in this order and none ever more: small parts of records that can grow.
 macro_rules! fixed {
     ($($type:ident { $($field:ident),* })*) => {$(
-        impl Stored for $type {
+        impl StoredForm for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 let Self { $($field),* } = self;
                 $($field.put(out);)*
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-                $(let $field = Stored::get(from)?;)*
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+                $(let $field = StoredForm::get(from)?;)*
                 Ok(Self { $($field),* })
             }
         }
@@ -104,7 +104,7 @@ macro_rules! choice {
         $({ $($field:ident),* } + { $($tag:literal $added:ident: $class:ident;)* })?
         $(( $($item:ident),* ) $(+ $tail:tt)?)?;
     )*})*) => {$(
-        impl Stored for $type {
+        impl StoredForm for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 match self {$(
                     Self::$variant $({ $($field,)* $($added,)* })? $(( $($item),* ))? => {
@@ -120,17 +120,17 @@ macro_rules! choice {
                     }
                 )*}
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
                 match from.number()? {
                     $($number => {
                         $(
-                            $(let $field = Stored::get(from)?;)*
+                            $(let $field = StoredForm::get(from)?;)*
                             $(let mut $added = Default::default();)*
                             let what = concat!("a field of ", stringify!($type), "::", stringify!($variant));
                             get_tail!(from what; $($tag $added),*);
                         )?
                         $(
-                            $(let $item = Stored::get(from)?;)*
+                            $(let $item = StoredForm::get(from)?;)*
                             $(wrapped_tail!(get from $variant $tail);)?
                         )?
                         Ok(Self::$variant $({ $($field,)* $($added,)* })? $(( $($item),* ))?)
@@ -265,7 +265,7 @@ choice! {
         7 AttemptGrantsSpent;
         8 NoProgress;
     }
-    Malformed {
+    MalformedRequest {
         1 ProgressOutOfRange;
         2 UnknownReason;
     }
@@ -300,12 +300,12 @@ choice! {
         2 Queue;
         3 Allow;
     }
-    Missed {
+    MissedPolicy {
         1 Skip;
         2 Once;
         3 All;
     }
-    Reason {
+    RecordReason {
         1 OnTime;
         2 CaughtUp;
         3 Queued;
@@ -351,11 +351,11 @@ fixed! {
 /// Lists that jobs share.
 macro_rules! shared_list {
     ($($item:ty),*) => {$(
-        impl Stored for Arc<[$item]> {
+        impl StoredForm for Arc<[$item]> {
             fn put(&self, out: &mut Vec<u8>) {
                 put_list(self, out);
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
                 let list: Vec<$item> = from.list()?;
                 Ok(if list.is_empty() { Self::default() } else { list.into() })
             }
@@ -366,7 +366,7 @@ macro_rules! shared_list {
 shared_list!(ConcurrencyLimit, u16, (Name, Box<str>));
 
 /// Stored as one record: what many have in common is written out each time.
-impl Stored for WorkflowSpec {
+impl StoredForm for WorkflowSpec {
     fn put(&self, out: &mut Vec<u8>) {
         let Self { outline, payload } = self;
         let Outline { name, kind, content_type, after } = &**outline;
@@ -377,70 +377,70 @@ impl Stored for WorkflowSpec {
         after.put(out);
         put_tail!(out;);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let (name, kind) = (Stored::get(from)?, Stored::get(from)?);
-        let payload = Stored::get(from)?;
-        let (content_type, after) = (Stored::get(from)?, Stored::get(from)?);
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+        let (name, kind) = (StoredForm::get(from)?, StoredForm::get(from)?);
+        let payload = StoredForm::get(from)?;
+        let (content_type, after) = (StoredForm::get(from)?, StoredForm::get(from)?);
         get_tail!(from "a field of WorkflowSpec";);
         Ok(Self { outline: Arc::new(Outline { name, kind, content_type, after }), payload })
     }
 }
 
 /// Stored as a list, however many there are.
-impl Stored for Workflows {
+impl StoredForm for Workflows {
     fn put(&self, out: &mut Vec<u8>) {
         put_list(self, out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(Self::new(from.list()?))
     }
 }
 
-impl Stored for JobId {
+impl StoredForm for JobId {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.as_u128().to_be_bytes());
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(Self::from_u128(u128::from_be_bytes(from.array()?)))
     }
 }
 
-impl Stored for Digest {
+impl StoredForm for Digest {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(Self(from.array()?))
     }
 }
 
-impl Stored for payload::StoredContent {
+impl StoredForm for payload::StoredContent {
     fn put(&self, out: &mut Vec<u8>) {
         let Self { digest, len } = self;
         digest.put(out);
         len.put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { digest: Stored::get(from)?, len: Stored::get(from)? })
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { digest: StoredForm::get(from)?, len: StoredForm::get(from)? })
     }
 }
 
-impl Stored for Fingerprint {
+impl StoredForm for Fingerprint {
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.0);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(Self(from.array()?))
     }
 }
 
 macro_rules! newtype {
     ($($type:ident: $read:ident, $write:ident;)*) => {$(
-        impl Stored for $type {
+        impl StoredForm for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 put_number(self.$write(), out);
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
                 Ok(Self::$read(from.number()?))
             }
         }
@@ -455,11 +455,11 @@ newtype! {
 
 macro_rules! name {
     ($($type:ident),*) => {$(
-        impl Stored for $type {
+        impl StoredForm for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 put_slice(self.as_str().as_bytes(), out);
             }
-            fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+            fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
                 Self::new(from.text()?).ok_or(DecodeError::Corrupt("text that names nothing"))
             }
         }

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::head::{Admitted, Head};
-use crate::{BatchKey, Blob, BlobReader, Digest, Error, Log, Row, Snapshot, StoredRow, Tail, codec};
+use crate::head::{AppendAdmission, Head};
+use crate::{BatchKey, Blob, BlobDigest, BlobReader, Error, Log, LogRow, Snapshot, StoredRow, Tail, codec};
 
 /// A handle. Its clones are further handles on the same log, each with the same rights.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct MemoryLog(Arc<Mutex<Store>>);
 
 /// The fault that an append meets. Each happens once, in the order given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fault {
+pub enum AppendFault {
     /// Nothing is stored, and the caller knows.
     Fails,
     /// Nothing is stored, and the caller knows why.
@@ -39,8 +39,8 @@ struct Store {
     head: Head,
     rows: BTreeMap<Seq, Vec<u8>>,
     chunks: BTreeMap<(Seq, u32), Vec<u8>>,
-    blobs: BTreeMap<Digest, Vec<u8>>,
-    faults: VecDeque<Fault>,
+    blobs: BTreeMap<BlobDigest, Vec<u8>>,
+    faults: VecDeque<AppendFault>,
     blobs_fail: bool,
     is_in_doubt: bool,
     delay: Duration,
@@ -52,7 +52,7 @@ impl MemoryLog {
     }
 
     /// The next append meets this, after those that were asked for before.
-    pub fn inject(&self, fault: Fault) {
+    pub fn inject(&self, fault: AppendFault) {
         self.store().faults.push_back(fault);
     }
 
@@ -86,7 +86,7 @@ impl Store {
         if self.is_in_doubt { Err(in_doubt()) } else { Ok(()) }
     }
 
-    fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         if self.blobs_fail {
             return Err(Error::Io { cause: "injected".to_owned() });
         }
@@ -111,18 +111,18 @@ impl Log for MemoryLog {
         store.head.holds_seat(term)
     }
 
-    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, row: LogRow<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         assert!(row.count > 0, "a batch without events has no place in the log");
         let mut store = self.store();
         let fault = store.faults.pop_front();
         match fault {
-            Some(Fault::Fails) => return Err(Error::Io { cause: "injected".to_owned() }),
-            Some(Fault::Full) => return Err(Error::Full { cause: "injected".to_owned() }),
-            Some(Fault::RequestLost) => return Err(in_doubt()),
-            Some(Fault::Slow(delay)) => store.delay += delay,
-            Some(Fault::AnswerLost) | None => {}
+            Some(AppendFault::Fails) => return Err(Error::Io { cause: "injected".to_owned() }),
+            Some(AppendFault::Full) => return Err(Error::Full { cause: "injected".to_owned() }),
+            Some(AppendFault::RequestLost) => return Err(in_doubt()),
+            Some(AppendFault::Slow(delay)) => store.delay += delay,
+            Some(AppendFault::AnswerLost) | None => {}
         }
-        if store.head.admit(key, row.count)? == Admitted::Write {
+        if store.head.admit(key, row.count)? == AppendAdmission::Write {
             let mut bytes = Vec::new();
             row.put(key, &mut bytes);
             store.rows.insert(key.first, bytes);
@@ -131,7 +131,7 @@ impl Log for MemoryLog {
             }
             store.head.appended(key, row.count);
         }
-        if fault == Some(Fault::AnswerLost) { Err(in_doubt()) } else { store.known() }
+        if fault == Some(AppendFault::AnswerLost) { Err(in_doubt()) } else { store.known() }
     }
 
     fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Error> {
@@ -157,7 +157,7 @@ impl Log for MemoryLog {
         Ok(rows)
     }
 
-    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&mut self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         self.store().blob(digest)
     }
 
@@ -166,18 +166,18 @@ impl Log for MemoryLog {
         BlobReader::new(move |digest| log.store().blob(digest))
     }
 
-    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+    fn blobs(&mut self, after: Option<&BlobDigest>, max: usize) -> Result<Vec<BlobDigest>, Error> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         Ok(self
             .store()
             .blobs
-            .range::<Digest, _>((from, Bound::Unbounded))
+            .range::<BlobDigest, _>((from, Bound::Unbounded))
             .take(max)
             .map(|(digest, _)| *digest)
             .collect())
     }
 
-    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+    fn drop_blobs(&mut self, term: Term, digests: &[BlobDigest]) -> Result<(), Error> {
         let store = &mut *self.store();
         store.head.holds_seat(term)?;
         for digest in digests {
@@ -202,7 +202,7 @@ impl Log for MemoryLog {
 
     fn finish_snapshot(&mut self, term: Term, covers: Seq, chunks: u32) -> Result<(), Error> {
         let store = &mut *self.store();
-        if store.head.admit_finish(term, covers, chunks)? == Admitted::Write {
+        if store.head.admit_finish(term, covers, chunks)? == AppendAdmission::Write {
             store.head.finished();
             store.chunks.retain(|(of, _), _| *of == covers);
         }

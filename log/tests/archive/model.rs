@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use onward_log::{Archive, ArchivedJob, Blob, Digest, EmbeddedArchive, Error};
+use onward_log::{Archive, ArchivedJob, Blob, BlobDigest, EmbeddedArchive, Error};
 
 use crate::samples::Draw;
 
@@ -14,7 +14,7 @@ pub struct Job {
     ended_at: u64,
     expires_at: Option<u64>,
     row: Vec<u8>,
-    blobs: BTreeMap<Digest, Vec<u8>>,
+    blobs: BTreeMap<BlobDigest, Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Wall;
 use onward_log::{
-    Batch, BatchId, BatchKey, Blob, Changed, Digest, EmbeddedLog, Error, EventLog, Log, OnLoss, Snapshot,
+    Batch, BatchId, BatchKey, Blob, BlobDigest, EmbeddedLog, Error, EventLog, Log, LogChange, OnLoss, Snapshot,
 };
 
 use crate::disk::{Disk, JournalOf, Which};
@@ -122,7 +122,7 @@ impl World {
                     Error::Unknown { .. } => "in doubt",
                     _ => "failed",
                 });
-                if error.changed() == Changed::Maybe {
+                if error.changed() == LogChange::Maybe {
                     self.in_doubt = Some(doubt);
                 }
             }
@@ -179,7 +179,7 @@ impl World {
     fn drop_blobs(&mut self) -> (Result<(), Error>, Doubt) {
         let (limit, term) = (self.draw.below(6) as usize, self.term);
         let names: Vec<u64> = self.blobs.iter().copied().take(limit).collect();
-        let digests: Vec<Digest> = names.iter().copied().map(digest).collect();
+        let digests: Vec<BlobDigest> = names.iter().copied().map(digest).collect();
         let result = self.log().drop_blobs(term, &digests);
         if result.is_ok() {
             self.blobs.retain(|name| !names.contains(name));
@@ -315,7 +315,7 @@ impl World {
 
     /// Each is there whole, and no other.
     fn check_blobs(&mut self) -> Result<(), Wrong> {
-        let mut expected: Vec<Digest> = self.blobs.iter().copied().map(digest).collect();
+        let mut expected: Vec<BlobDigest> = self.blobs.iter().copied().map(digest).collect();
         expected.sort();
         if self.log().blobs(None, usize::MAX).map_err(wrong)? != expected {
             return Err("the blobs are not those of the batches".to_owned());
@@ -386,7 +386,7 @@ impl World {
     }
 }
 
-fn digest(name: u64) -> Digest {
+fn digest(name: u64) -> BlobDigest {
     let mut draw = Draw::new(name);
     core::array::from_fn(|_| draw.below(256) as u8)
 }

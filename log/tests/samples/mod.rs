@@ -9,7 +9,7 @@ use onward_core::event::{
     StampedEvent, Verb, Via, WorkflowRef,
 };
 use onward_core::fence::{AttemptFence, GateEpoch, Term};
-use onward_core::grant::{Denial, ExtensionReason, Fraction, Malformed};
+use onward_core::grant::{Denial, ExtensionReason, Fraction, MalformedRequest};
 use onward_core::ids::{Claim, Incarnation, JobId, Name, Seq, WorkerId};
 use onward_core::job::end::JobEnd;
 use onward_core::job::fingerprint::Fingerprint;
@@ -20,7 +20,7 @@ use onward_core::job::{
 use onward_core::manager::{JobRecord, KeyExpiry, ScheduleRecord, SnapshotHead, SnapshotRecord};
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::RefusalKind;
-use onward_core::schedule::{Missed, Overlap, Reason, Record, Records, Timing};
+use onward_core::schedule::{MissedPolicy, Overlap, Record, RecordReason, Records, Timing};
 use onward_core::state::{
     AttemptImage, EndedAttempt, GateTie, HandExtension, JobImage, JobMore, KeyRecord, Ledger, LedgerEntry, LedgerFact,
     LocalTimeout, PastImage, RecordCounts, Schedule, SchedulePlan, WorkerRecord, WorkflowImage,
@@ -201,8 +201,8 @@ impl Draw {
     fn denial(&mut self) -> Denial {
         self.one_of(&[
             Denial::UnknownWorker,
-            Denial::Malformed(Malformed::ProgressOutOfRange),
-            Denial::Malformed(Malformed::UnknownReason),
+            Denial::Malformed(MalformedRequest::ProgressOutOfRange),
+            Denial::Malformed(MalformedRequest::UnknownReason),
             Denial::StaleAttempt,
             Denial::WorkerSuspect,
             Denial::WorkerEvicted,
@@ -415,20 +415,20 @@ impl Draw {
         ScheduledRun { schedule: self.name(), due: self.wall(), reason: self.schedule_reason() }
     }
 
-    fn schedule_reason(&mut self) -> Reason {
-        let refused = Reason::Refused(self.one_of(&RefusalKind::ALL));
+    fn schedule_reason(&mut self) -> RecordReason {
+        let refused = RecordReason::Refused(self.one_of(&RefusalKind::ALL));
         self.one_of(&[
-            Reason::OnTime,
-            Reason::CaughtUp,
-            Reason::Queued,
-            Reason::RunNow,
-            Reason::StillRunning,
-            Reason::QueueFull,
-            Reason::TooManyOpen,
-            Reason::Paused,
+            RecordReason::OnTime,
+            RecordReason::CaughtUp,
+            RecordReason::Queued,
+            RecordReason::RunNow,
+            RecordReason::StillRunning,
+            RecordReason::QueueFull,
+            RecordReason::TooManyOpen,
+            RecordReason::Paused,
             refused,
-            Reason::Superseded,
-            Reason::Late,
+            RecordReason::Superseded,
+            RecordReason::Late,
         ])
     }
 
@@ -441,7 +441,7 @@ impl Draw {
             timing,
             job: self.spec(),
             overlap: self.one_of(&Overlap::ALL),
-            missed: self.one_of(&Missed::ALL),
+            missed: self.one_of(&MissedPolicy::ALL),
             jitter: self.span(),
             critical: self.chance(2),
         }

@@ -8,9 +8,9 @@ use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
 #[derive(Clone, Debug)]
-struct Shared(Arc<InMemoryBackend>);
+struct SharedDisk(Arc<InMemoryBackend>);
 
-impl StorageBackend for Shared {
+impl StorageBackend for SharedDisk {
     fn len(&self) -> io::Result<u64> {
         self.0.len()
     }
@@ -30,7 +30,7 @@ impl StorageBackend for Shared {
 
 /// Two files in memory, and how a log on them is opened.
 pub fn in_memory(half_bytes: u64) -> impl Fn() -> EmbeddedLog + use<> {
-    let files = [(); 2].map(|()| Shared(Arc::new(InMemoryBackend::new())));
+    let files = [(); 2].map(|()| SharedDisk(Arc::new(InMemoryBackend::new())));
     move || {
         let [redb, journal] = files.clone();
         EmbeddedLog::on_storage(move || Ok(redb.clone()), move || Ok(journal.clone()), half_bytes, OnLoss::Refuse)

@@ -20,12 +20,12 @@ fn ids(archive: &EmbeddedArchive) -> Vec<u128> {
 }
 
 /// An archive in a folder of its own.
-struct Embedded {
+struct EmbeddedArchiveBed {
     archive: EmbeddedArchive,
     folder: tempfile::TempDir,
 }
 
-impl ArchiveBed for Embedded {
+impl ArchiveBed for EmbeddedArchiveBed {
     type Archive = EmbeddedArchive;
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -41,7 +41,7 @@ impl ArchiveBed for Embedded {
     }
 }
 
-archive_conformance_tests!(embedded, Embedded);
+archive_conformance_tests!(embedded, EmbeddedArchiveBed);
 
 #[test]
 fn what_was_put_is_there_after_a_restart_beside_a_log() {

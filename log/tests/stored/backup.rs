@@ -18,8 +18,8 @@ use onward_core::limits::Limits;
 use onward_core::payload::{self, Payload};
 use onward_core::time::Wall;
 use onward_log::{
-    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, Digest, EmbeddedArchive, EmbeddedLog, Error, EventLog, Log,
-    OnLoss, Snapshot, backup, restore,
+    Archive, ArchivedJob, Batch, BatchId, BatchKey, Blob, BlobDigest, EmbeddedArchive, EmbeddedLog, Error, EventLog,
+    Log, OnLoss, Snapshot, backup, restore,
 };
 
 use crate::samples::Draw;
@@ -32,7 +32,7 @@ struct Leader {
     term: Term,
     batches: Vec<Batch>,
     /// Blobs by the batch that brought them.
-    blobs: BTreeMap<u64, Vec<(Digest, Vec<u8>)>>,
+    blobs: BTreeMap<u64, Vec<(BlobDigest, Vec<u8>)>>,
 }
 
 impl Leader {
@@ -52,7 +52,7 @@ impl Leader {
         let mut events = self.draw.batch(10);
         events.iter_mut().zip(first..).for_each(|(stamped, at)| stamped.at = Wall::from_ms(at));
         let batch = Batch { term: self.term, id: BatchId(first), first: Seq(first), events };
-        let blobs: Vec<(Digest, Vec<u8>)> = (0..self.draw.below(3))
+        let blobs: Vec<(BlobDigest, Vec<u8>)> = (0..self.draw.below(3))
             .map(|n| {
                 let mut digest = [n as u8; 32];
                 digest[..8].copy_from_slice(&first.to_le_bytes());

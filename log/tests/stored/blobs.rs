@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use onward_core::ids::Seq;
-use onward_log::{BatchId, BatchKey, Blob, Digest, EmbeddedLog, EventLog, Log, OnLoss};
+use onward_log::{BatchId, BatchKey, Blob, BlobDigest, EmbeddedLog, EventLog, Log, OnLoss};
 use redb::StorageBackend;
 use redb::backends::InMemoryBackend;
 
@@ -15,7 +15,7 @@ use crate::samples::Draw;
 
 /// A disk on which a sync can be held up: it says that it began, and waits until it may end.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldBlob {
     bytes: Arc<InMemoryBackend>,
     gate: Arc<Mutex<Option<Gate>>>,
 }
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 type Gate = (Sender<()>, Receiver<()>);
 
-impl StorageBackend for Held {
+impl StorageBackend for HeldBlob {
     fn len(&self) -> io::Result<u64> {
         self.bytes.len()
     }
@@ -48,7 +48,7 @@ impl StorageBackend for Held {
     }
 }
 
-fn append(log: &mut EmbeddedLog, blobs: &[(Digest, &[u8])]) {
+fn append(log: &mut EmbeddedLog, blobs: &[(BlobDigest, &[u8])]) {
     let tail = log.tail().unwrap();
     let key = BatchKey { term: tail.term, id: BatchId(tail.last.0), first: Seq(tail.last.0 + 1) };
     let blobs: Vec<_> = blobs.iter().map(|&(digest, bytes)| Blob { digest, bytes }).collect();
@@ -57,9 +57,9 @@ fn append(log: &mut EmbeddedLog, blobs: &[(Digest, &[u8])]) {
 
 #[test]
 fn a_read_does_not_wait_for_a_commit() {
-    let disk = Held { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
+    let disk = HeldBlob { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
     let same = disk.clone();
-    let journal = Held { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
+    let journal = HeldBlob { bytes: Arc::new(InMemoryBackend::new()), gate: Arc::default() };
     let mut log =
         EmbeddedLog::on_storage(move || Ok(same.clone()), move || Ok(journal.clone()), 1 << 20, OnLoss::Refuse)
             .unwrap();
@@ -108,7 +108,7 @@ fn blobs_waste_little_room_and_give_it_back() {
         for n in first..first + 32 {
             log.drop_blobs(term, &[name(n)]).unwrap();
         }
-        assert_eq!(log.blobs(None, 1).unwrap(), Vec::<Digest>::new());
+        assert_eq!(log.blobs(None, 1).unwrap(), Vec::<BlobDigest>::new());
         round(&mut log, first + 32..first + 64);
     }
     let after_five = megabytes(folder.path());

@@ -4,7 +4,7 @@ use onward_log::conformance::Bed;
 use onward_log::{EmbeddedLog, MemoryLog, conformance_tests};
 
 conformance_tests!(memory, Memory);
-conformance_tests!(embedded, Embedded);
+conformance_tests!(embedded, EmbeddedBed);
 conformance_tests!(small_halves, SmallHalves);
 
 struct Memory(MemoryLog);
@@ -23,12 +23,12 @@ impl Bed for Memory {
     }
 }
 
-struct Embedded {
+struct EmbeddedBed {
     log: EmbeddedLog,
     folder: tempfile::TempDir,
 }
 
-impl Bed for Embedded {
+impl Bed for EmbeddedBed {
     type Log = EmbeddedLog;
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();

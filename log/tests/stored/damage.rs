@@ -23,10 +23,10 @@ const NOTE_EVERY: usize = 16 << 10;
 const SECTOR: usize = 512;
 
 #[derive(Clone, Debug, Default)]
-struct Bytes(Arc<Mutex<Held>>);
+struct Bytes(Arc<Mutex<HeldFile>>);
 
 #[derive(Clone, Debug, Default)]
-struct Held {
+struct HeldFile {
     bytes: Vec<u8>,
     /// The newest write that was longer than a mark, and how many there were.
     newest: Range<usize>,
@@ -68,7 +68,7 @@ impl Bytes {
 }
 
 /// A log, what it was told, and copies of its journal from earlier.
-struct Written {
+struct WrittenLog {
     redb: Bytes,
     journal: Bytes,
     /// Every batch that was acknowledged.
@@ -91,7 +91,7 @@ enum End {
     Killed,
 }
 
-impl Written {
+impl WrittenLog {
     fn new(draw: &mut Draw, half_bytes: u64, end: End) -> Self {
         let (redb, journal) = (Bytes::default(), Bytes::default());
         let mut written = Self { redb, journal, batches: Vec::new(), places: Vec::new(), covers: 0, older: Vec::new() };
@@ -181,7 +181,7 @@ enum Damage {
 }
 
 impl Damage {
-    fn draw(draw: &mut Draw, written: &Written) -> Self {
+    fn draw(draw: &mut Draw, written: &WrittenLog) -> Self {
         let held = written.journal.0.lock().unwrap();
         // Nearly always where something is.
         let used = held.bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
@@ -209,7 +209,7 @@ impl Damage {
         }
     }
 
-    fn apply(&self, written: &Written) {
+    fn apply(&self, written: &WrittenLog) {
         let bytes = &mut written.journal.0.lock().unwrap().bytes;
         match self {
             Self::Flip(at, bit) => bytes[*at] ^= bit,
@@ -231,7 +231,7 @@ fn damage_is_refused_with_what_is_lost_or_loses_nothing() {
     for seed in 0..cases {
         let mut draw = Draw::new(seed);
         let (half, end) = (HALVES[draw.below(3) as usize], if draw.chance(2) { End::Closed } else { End::Killed });
-        let written = Written::new(&mut draw, half, end);
+        let written = WrittenLog::new(&mut draw, half, end);
         let damage = Damage::draw(&mut draw, &written);
         let case = format!("seed {seed}: {damage:?} of a log of {} with halves of {half}, {end:?}", written.last());
         damage.apply(&written);

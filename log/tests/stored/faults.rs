@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use onward_core::event::StampedEvent;
 use onward_core::ids::Seq;
-use onward_log::engines::memory::Fault;
-use onward_log::{BatchId, BatchKey, Blob, Changed, EmbeddedLog, Error, EventLog, Log, MemoryLog, OnLoss};
+use onward_log::engines::memory::AppendFault;
+use onward_log::{BatchId, BatchKey, Blob, EmbeddedLog, Error, EventLog, Log, LogChange, MemoryLog, OnLoss};
 use redb::backends::InMemoryBackend;
 use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableHandle};
 
@@ -22,20 +22,20 @@ fn first_batch(log: &mut impl Log) -> (BatchKey, Vec<StampedEvent>) {
 #[test]
 fn each_fault_does_what_it_says_once() {
     for (fault, stored, changed) in [
-        (Fault::Fails, false, Some(Changed::No)),
-        (Fault::Full, false, Some(Changed::No)),
-        (Fault::RequestLost, false, Some(Changed::Maybe)),
-        (Fault::AnswerLost, true, Some(Changed::Maybe)),
-        (Fault::Slow(Duration::from_secs(2)), true, None),
+        (AppendFault::Fails, false, Some(LogChange::No)),
+        (AppendFault::Full, false, Some(LogChange::No)),
+        (AppendFault::RequestLost, false, Some(LogChange::Maybe)),
+        (AppendFault::AnswerLost, true, Some(LogChange::Maybe)),
+        (AppendFault::Slow(Duration::from_secs(2)), true, None),
     ] {
         let mut log = MemoryLog::new();
         let (key, events) = first_batch(&mut log);
         log.inject(fault);
         let answer = log.append_events(key, &events, &[]);
         assert_eq!(answer.as_ref().err().map(Error::changed), changed, "{fault:?}");
-        assert_eq!(matches!(answer, Err(Error::Full { .. })), fault == Fault::Full);
+        assert_eq!(matches!(answer, Err(Error::Full { .. })), fault == AppendFault::Full);
         assert_eq!(log.tail().unwrap().last.0 > 0, stored, "{fault:?}");
-        let delay = if let Fault::Slow(delay) = fault { delay } else { Duration::ZERO };
+        let delay = if let AppendFault::Slow(delay) = fault { delay } else { Duration::ZERO };
         assert_eq!((log.take_delay(), log.take_delay()), (delay, Duration::ZERO));
         // Asked again, there is one answer, and one row.
         log.append_events(key, &events, &[]).unwrap();
@@ -48,9 +48,9 @@ fn each_fault_does_what_it_says_once() {
 fn faults_come_in_the_order_given() {
     let mut log = MemoryLog::new();
     let (key, events) = first_batch(&mut log);
-    log.inject(Fault::Full);
-    log.inject(Fault::AnswerLost);
-    log.inject(Fault::RequestLost);
+    log.inject(AppendFault::Full);
+    log.inject(AppendFault::AnswerLost);
+    log.inject(AppendFault::RequestLost);
     assert!(matches!(log.append_events(key, &events, &[]), Err(Error::Full { .. })));
     for _ in 0..2 {
         assert!(matches!(log.append_events(key, &events, &[]), Err(Error::Unknown { .. })));
@@ -262,7 +262,7 @@ fn a_flipped_bit_in_a_row_or_a_blob_of_redb_is_damage_and_never_something_else()
 
 /// A file as one of those sees it that opened it, the newest of them last.
 #[derive(Debug)]
-struct Opened {
+struct OpenedLog {
     file: Arc<Opens>,
     nth: u64,
 }
@@ -276,7 +276,7 @@ struct Opens {
     late_writes: AtomicU64,
 }
 
-impl StorageBackend for Opened {
+impl StorageBackend for OpenedLog {
     fn len(&self) -> io::Result<u64> {
         self.file.bytes.len()
     }
@@ -301,7 +301,7 @@ impl StorageBackend for Opened {
 fn a_journal_that_was_opened_anew_is_left_alone_by_the_one_before() {
     let (redb, journal) = (Arc::<Opens>::default(), Arc::<Opens>::default());
     let open = |file: Arc<Opens>| {
-        move || Ok(Opened { nth: 1 + file.newest.fetch_add(1, Ordering::Relaxed), file: file.clone() })
+        move || Ok(OpenedLog { nth: 1 + file.newest.fetch_add(1, Ordering::Relaxed), file: file.clone() })
     };
     let mut log = EmbeddedLog::on_storage(open(redb), open(journal.clone()), 64 << 10, OnLoss::Refuse).unwrap();
     let (mut key, events) = first_batch(&mut log);

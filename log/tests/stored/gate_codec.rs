@@ -19,7 +19,7 @@ use onward_core::state::{HandExtension, Ledger, LedgerFact};
 use onward_core::time::Wall;
 use onward_core::timeout::{ExtensionTotals, TimeoutReason};
 use onward_log::codec::{DecodeError, gate};
-use onward_log::{BatchId, BatchKey, Log, MemoryLog, Row};
+use onward_log::{BatchId, BatchKey, Log, LogRow, MemoryLog};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden");
 const EVENTS: &[u8] = include_bytes!("../golden/gate-v2.bin");
@@ -128,7 +128,7 @@ fn through_log(body: &[u8], count: usize) -> Result<Vec<StampedEvent>, DecodeErr
     let mut log = MemoryLog::new();
     let term = log.take_seat(Term::default()).expect("the seat is free").term;
     let key = BatchKey { term, id: BatchId(1), first: Seq(1) };
-    log.append(key, Row { count: count as u32, body }, &[]).expect("it takes everything");
+    log.append(key, LogRow { count: count as u32, body }, &[]).expect("it takes everything");
     gate::decode_events(&log.read(Seq(1), usize::MAX).expect("it is there")[0])
 }
 

@@ -11,9 +11,9 @@ use axum::http::{HeaderMap, StatusCode, header};
 use onward_core::ids::ClientId;
 use tokio::sync::Notify;
 
-use super::problem::Problem;
+use super::problem::ProblemResponse;
 pub use crate::auth::Scope;
-use crate::auth::{Scopes, Shown, Tokens, Validity};
+use crate::auth::{Scopes, TokenRights, Tokens, Validity};
 use crate::peer::PeerIdentity;
 
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Access {
 
 /// The connection that a request came on.
 #[derive(Clone, Debug)]
-pub struct Connection {
+pub struct ClientConnection {
     /// None within this process.
     peer: Option<IpAddr>,
     /// The node at the other end, by its certificate.
@@ -34,7 +34,7 @@ pub struct Connection {
     cut: Arc<Notify>,
 }
 
-impl Connection {
+impl ClientConnection {
     pub fn from(peer: Option<IpAddr>) -> Self {
         Self { peer, identity: None, cut: Arc::default() }
     }
@@ -76,14 +76,14 @@ impl Access {
     }
 
     /// Over this connection, whose address is all that tells callers without a token apart.
-    pub fn over(mut self, connection: &Connection) -> Self {
+    pub fn over(mut self, connection: &ClientConnection) -> Self {
         if !self.by_token {
             self.client = ClientId(hash_of(&connection.peer));
         }
         self
     }
 
-    fn of_shown(shown: Shown) -> Self {
+    fn of_shown(shown: TokenRights) -> Self {
         let client = ClientId(hash_of(&shown.number));
         Self { scopes: shown.scopes, by_token: true, validity: shown.validity, client }
     }
@@ -95,7 +95,7 @@ impl Access {
 
     /// Resolves when what the caller was let in by is no longer valid, with what is said to them. Everything that stays
     /// open for a caller waits for this too.
-    pub async fn revoked(&self) -> Problem {
+    pub async fn revoked(&self) -> ProblemResponse {
         self.validity.ended().await;
         revoked()
     }
@@ -105,16 +105,16 @@ impl Access {
     }
 
     /// Refused if it is no longer valid: some time has passed since it was found.
-    pub fn still_valid(&self) -> Result<(), Problem> {
+    pub fn still_valid(&self) -> Result<(), ProblemResponse> {
         if self.is_revoked() { Err(revoked()) } else { Ok(()) }
     }
 
-    pub fn need(&self, scope: Scope) -> Result<(), Problem> {
+    pub fn need(&self, scope: Scope) -> Result<(), ProblemResponse> {
         if self.scopes.has(scope) {
             return Ok(());
         }
         let detail = format!("this token lacks the scope `{scope}`; use one that has, or make one: `onward token new`");
-        Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", detail))
+        Err(ProblemResponse::new(StatusCode::FORBIDDEN, "forbidden", detail))
     }
 
     /// Whether the caller has shown a token, and does not merely reach the port.
@@ -128,7 +128,11 @@ impl Access {
     }
 
     /// None without a token where one is needed; a wrong token is refused everywhere.
-    pub fn find(headers: &HeaderMap, tokens: &dyn Tokens, tokens_required: bool) -> Result<Option<Self>, Problem> {
+    pub fn find(
+        headers: &HeaderMap,
+        tokens: &dyn Tokens,
+        tokens_required: bool,
+    ) -> Result<Option<Self>, ProblemResponse> {
         let Some(given) = headers.get(header::AUTHORIZATION) else {
             return Ok((!tokens_required).then(Self::without_token));
         };
@@ -149,20 +153,20 @@ fn hash_of(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-fn revoked() -> Problem {
+fn revoked() -> ProblemResponse {
     unauthorized("the token that this was opened with was revoked")
 }
 
-fn unauthorized(what: &str) -> Problem {
+fn unauthorized(what: &str) -> ProblemResponse {
     let detail =
         format!("{what}; send `Authorization: Bearer <token>`, with the token of the node's data folder or yours");
-    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+    ProblemResponse::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Access {
-    type Rejection = Problem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ProblemResponse> {
         parts.extensions.get().cloned().ok_or_else(|| unauthorized("this needs a token"))
     }
 }

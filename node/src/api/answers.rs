@@ -20,9 +20,9 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::access::Connection;
+use super::access::ClientConnection;
 use super::json::Json;
-use super::problem::Problem;
+use super::problem::ProblemResponse;
 use crate::byte_room::{ByteRoom, TakenRoom};
 
 /// Bytes of all answers together.
@@ -39,34 +39,34 @@ const TAKE_WITHIN: Duration = Duration::from_secs(30);
 
 /// The room for large answers. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Answers(ByteRoom);
+pub struct AnswerRoom(ByteRoom);
 
-impl Default for Answers {
+impl Default for AnswerRoom {
     fn default() -> Self {
         Self(ByteRoom::of(MAX_BYTES))
     }
 }
 
-impl Answers {
+impl AnswerRoom {
     /// Room to make an answer of about so many bytes.
-    pub fn room(&self, bytes: usize) -> Result<Room, Problem> {
+    pub fn room(&self, bytes: usize) -> Result<AnswerPermit, ProblemResponse> {
         if bytes <= SMALL_BYTES {
-            return Ok(Room(None));
+            return Ok(AnswerPermit(None));
         }
         let taken = self.0.take_at_most_all(bytes.saturating_mul(COPIES));
-        taken.map(|taken| Room(Some(taken))).ok_or_else(|| {
+        taken.map(|taken| AnswerPermit(Some(taken))).ok_or_else(|| {
             let detail = "as many large answers as may are on their way to those who asked; ask again later";
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+            ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
         })
     }
 }
 
 /// The right to make one answer.
 #[derive(Debug)]
-pub struct Room(Option<TakenRoom>);
+pub struct AnswerPermit(Option<TakenRoom>);
 
-impl Room {
-    pub fn answer(self, value: &impl Serialize, connection: Option<Connection>) -> Response {
+impl AnswerPermit {
+    pub fn answer(self, value: &impl Serialize, connection: Option<ClientConnection>) -> Response {
         let Some(mut room) = self.0 else { return Json(value).into_response() };
         let mut text = match serde_json::to_vec(value) {
             Ok(text) => text,
@@ -77,7 +77,7 @@ impl Room {
         room.shrink_to(text.len());
         let (lent, mut returned) = oneshot::channel();
         let taken = Arc::new(AtomicUsize::new(0));
-        let rest = Bytes::from_owner(Lent { text, _room: room, _until: lent });
+        let rest = Bytes::from_owner(AnswerBody { text, _room: room, _until: lent });
         let body = Pieces { rest, taken: taken.clone() };
         tokio::spawn(async move {
             let mut before = None;
@@ -98,13 +98,13 @@ impl Room {
 }
 
 /// A text on its way to a client.
-struct Lent {
+struct AnswerBody {
     text: Vec<u8>,
     _room: TakenRoom,
     _until: oneshot::Sender<()>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for AnswerBody {
     fn as_ref(&self) -> &[u8] {
         &self.text
     }

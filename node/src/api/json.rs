@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::problem::Problem;
+use super::problem::ProblemResponse;
 
 /// A JSON body. Taking one needs `Content-Type: application/json`: without that a browser would send a form, or plain
 /// text, to us from any page, and ask nobody.
@@ -16,9 +16,9 @@ use super::problem::Problem;
 pub struct Json<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
-    type Rejection = Problem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ProblemResponse> {
         let JsonText(body) = JsonText::from_request(request, state).await?;
         parse(&body).map(Self)
     }
@@ -29,37 +29,37 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
 pub struct JsonText(pub Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for JsonText {
-    type Rejection = Problem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, ProblemResponse> {
         need_json(request.headers())?;
         let body = Bytes::from_request(request, state).await.map_err(|rejection| {
             let status = rejection.status();
             if status == StatusCode::PAYLOAD_TOO_LARGE {
                 let detail = "the body is larger than this call takes; send fewer or smaller things at a time";
-                return Problem::new(status, "too_large", detail);
+                return ProblemResponse::new(status, "too_large", detail);
             }
-            Problem::new(status, "invalid", rejection.body_text())
+            ProblemResponse::new(status, "invalid", rejection.body_text())
         })?;
         Ok(Self(body))
     }
 }
 
-pub fn need_json(headers: &axum::http::HeaderMap) -> Result<(), Problem> {
+pub fn need_json(headers: &axum::http::HeaderMap) -> Result<(), ProblemResponse> {
     let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let media = given.split(';').next().unwrap_or("").trim();
     if media.eq_ignore_ascii_case("application/json") {
         return Ok(());
     }
     let detail = format!("the content type is `{given}`; send `Content-Type: application/json`");
-    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail))
+    Err(ProblemResponse::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail))
 }
 
 /// An empty body is read as `{}`.
-pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ProblemResponse> {
     let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| {
-        let problem = Problem::invalid(format!("invalid request body: {error}"));
+        let problem = ProblemResponse::invalid(format!("invalid request body: {error}"));
         match field_at_fault::<T>(body) {
             Some(field) => problem.of_field(field),
             None => problem,
@@ -92,7 +92,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
             Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
             Err(error) => {
                 let detail = format!("the answer could not be written as JSON: {error}");
-                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail).into_response()
+                ProblemResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail).into_response()
             }
         }
     }

@@ -6,7 +6,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 
 use super::access::{Access, Scope};
-use super::problem::Problem;
+use super::problem::ProblemResponse;
 
 /// A scope as a type.
 pub trait Needs {
@@ -34,9 +34,9 @@ pub struct May<N> {
 }
 
 impl<S: Send + Sync, N: Needs> FromRequestParts<S> for May<N> {
-    type Rejection = Problem;
+    type Rejection = ProblemResponse;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ProblemResponse> {
         let access = Access::from_request_parts(parts, state).await?;
         access.need(N::SCOPE)?;
         Ok(Self { access, scope: PhantomData })

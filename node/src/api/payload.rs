@@ -8,20 +8,25 @@ use onward_core::ids::Bytes;
 use onward_core::payload::Payload;
 use serde_json::value::RawValue;
 
-use super::problem::Problem;
+use super::problem::ProblemResponse;
 
 /// One of two fields, `<name>` with JSON or `<name>_base64` with anything. None is nothing: no bytes at all.
-pub fn from_fields(name: &str, json: Option<&RawValue>, base64: Option<&str>, max: usize) -> Result<Bytes, Problem> {
+pub fn from_fields(
+    name: &str,
+    json: Option<&RawValue>,
+    base64: Option<&str>,
+    max: usize,
+) -> Result<Bytes, ProblemResponse> {
     let bytes = match (json, base64) {
         (Some(_), Some(_)) => {
             let detail = format!("`{name}` and `{name}_base64` exclude each other; give one of them");
-            return Err(Problem::invalid(detail).of_field(name));
+            return Err(ProblemResponse::invalid(detail).of_field(name));
         }
         (Some(json), None) => json.get().as_bytes().to_vec(),
         (None, Some(text)) => {
             let field = format!("{name}_base64");
             STANDARD.decode(text).map_err(|error| {
-                Problem::invalid(format!("`{field}` is not base64: {error}")).of_field(field.as_str())
+                ProblemResponse::invalid(format!("`{field}` is not base64: {error}")).of_field(field.as_str())
             })?
         }
         (None, None) => Vec::new(),
@@ -30,39 +35,39 @@ pub fn from_fields(name: &str, json: Option<&RawValue>, base64: Option<&str>, ma
     Ok(bytes.into())
 }
 
-pub fn at_most(field: &str, bytes: usize, max: usize) -> Result<(), Problem> {
+pub fn at_most(field: &str, bytes: usize, max: usize) -> Result<(), ProblemResponse> {
     if bytes <= max {
         return Ok(());
     }
     let detail = format!("`{field}` has {bytes} bytes; it may have {max} at most");
-    Err(Problem::new(axum::http::StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail).of_field(field))
+    Err(ProblemResponse::new(axum::http::StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail).of_field(field))
 }
 
 /// A payload as it is shown.
 #[derive(Debug)]
-pub enum Shown<'a> {
+pub enum PayloadView<'a> {
     Json(&'a RawValue),
     Base64(String),
 }
 
 /// Shows a payload as [`show`] does. One that lies in the store and was not fetched is shown as `null`: lists do
 /// without it.
-pub fn show_payload<'a>(payload: &'a Payload, content_type: Option<&str>) -> Shown<'a> {
+pub fn show_payload<'a>(payload: &'a Payload, content_type: Option<&str>) -> PayloadView<'a> {
     show(payload.as_inline().map_or(&[], |bytes| bytes), content_type)
 }
 
 /// No bytes are shown as `null`. A content type that is not JSON is believed; without one, the bytes are looked at.
-pub fn show<'a>(bytes: &'a [u8], content_type: Option<&str>) -> Shown<'a> {
+pub fn show<'a>(bytes: &'a [u8], content_type: Option<&str>) -> PayloadView<'a> {
     if bytes.is_empty() {
-        return Shown::Json(RawValue::NULL);
+        return PayloadView::Json(RawValue::NULL);
     }
     let may_be_json = content_type.is_none_or(|given| {
         let media = given.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
         media == "application/json" || media.ends_with("+json")
     });
     match serde_json::from_slice::<&RawValue>(bytes) {
-        Ok(json) if may_be_json => Shown::Json(json),
-        _ => Shown::Base64(STANDARD.encode(bytes)),
+        Ok(json) if may_be_json => PayloadView::Json(json),
+        _ => PayloadView::Base64(STANDARD.encode(bytes)),
     }
 }
 
@@ -72,8 +77,8 @@ mod tests {
 
     fn shown(bytes: &[u8], content_type: Option<&str>) -> String {
         match show(bytes, content_type) {
-            Shown::Json(json) => format!("json {json}"),
-            Shown::Base64(text) => format!("base64 {text}"),
+            PayloadView::Json(json) => format!("json {json}"),
+            PayloadView::Base64(text) => format!("base64 {text}"),
         }
     }
 

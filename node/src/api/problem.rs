@@ -5,7 +5,7 @@ use core::ops::Deref;
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use onward_api::cluster::{CODE, DONE, Done};
+use onward_api::cluster::{CODE, CallFate, DONE};
 use onward_api::few::TooMany;
 use onward_api::problem::Problem as Body;
 use onward_core::refusal::{Refusal, RefusalKind};
@@ -13,23 +13,23 @@ use serde::Serialize;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;
 
-use crate::engine::Refused;
+use crate::engine::EngineRefusal;
 
 /// An answer that is not a success.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(transparent)]
-pub struct Problem {
+pub struct ProblemResponse {
     body: Body,
     /// Said in a header where it matters: with 503, after which the same is asked again.
     #[serde(skip)]
-    done: Done,
+    done: CallFate,
 }
 
-impl Problem {
+impl ProblemResponse {
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("error").into();
         let body = Body { code: code.into(), title, status: status.as_u16(), detail: detail.into(), field: None };
-        Self { body, done: Done::No }
+        Self { body, done: CallFate::No }
     }
 
     pub fn into_body(self) -> Body {
@@ -37,12 +37,12 @@ impl Problem {
     }
 
     /// Adds whether the request may have been carried out all the same.
-    pub fn with_done(mut self, done: Done) -> Self {
+    pub fn with_done(mut self, done: CallFate) -> Self {
         self.done = done;
         self
     }
 
-    pub const fn done(&self) -> Done {
+    pub const fn done(&self) -> CallFate {
         self.done
     }
 
@@ -62,7 +62,7 @@ impl Problem {
     }
 }
 
-impl Deref for Problem {
+impl Deref for ProblemResponse {
     type Target = Body;
 
     fn deref(&self) -> &Body {
@@ -70,21 +70,25 @@ impl Deref for Problem {
     }
 }
 
-impl utoipa::PartialSchema for Problem {
+impl utoipa::PartialSchema for ProblemResponse {
     fn schema() -> RefOr<Schema> {
         Body::schema()
     }
 }
 
-impl utoipa::ToSchema for Problem {}
+impl utoipa::ToSchema for ProblemResponse {
+    fn name() -> std::borrow::Cow<'static, str> {
+        "Problem".into()
+    }
+}
 
-impl From<TooMany> for Problem {
+impl From<TooMany> for ProblemResponse {
     fn from(error: TooMany) -> Self {
         Self::invalid(error.to_string()).of_field(error.field)
     }
 }
 
-impl From<Refusal> for Problem {
+impl From<Refusal> for ProblemResponse {
     fn from(refusal: Refusal) -> Self {
         let refusal = refusal.of_single();
         let kind = refusal.kind();
@@ -96,18 +100,21 @@ impl From<Refusal> for Problem {
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Self {
+impl From<EngineRefusal> for ProblemResponse {
+    fn from(refused: EngineRefusal) -> Self {
         match refused {
-            Refused::ByMachine(refusal) => refusal.into(),
-            Refused::NotBegun(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()),
-            Refused::Unavailable(_) => {
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()).with_done(Done::Unknown)
+            EngineRefusal::ByMachine(refusal) => refusal.into(),
+            EngineRefusal::NotBegun(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string()),
+            EngineRefusal::Unavailable(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", refused.to_string())
+                    .with_done(CallFate::Unknown)
             }
-            Refused::Unreadable(_) | Refused::Missing(_) => {
+            EngineRefusal::Unreadable(_) | EngineRefusal::Missing(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "damaged", refused.to_string())
             }
-            Refused::TooManyCalls(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", refused.to_string()),
+            EngineRefusal::TooManyCalls(_) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", refused.to_string())
+            }
         }
     }
 }
@@ -135,7 +142,7 @@ pub const fn status_of(kind: RefusalKind) -> StatusCode {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ProblemResponse {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self).expect("a problem is plain data");

@@ -12,7 +12,7 @@ use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId};
 use sha2::Sha256;
 
-use super::problem::Problem;
+use super::problem::ProblemResponse;
 
 const VERSION: u8 = 1;
 const CLAIM_END: usize = 1 + 16 + 2 + 8;
@@ -50,10 +50,10 @@ impl Receipts {
     }
 
     /// The claim, if we wrote this receipt.
-    pub fn read(&self, text: &str) -> Result<Claim, Problem> {
+    pub fn read(&self, text: &str) -> Result<Claim, ProblemResponse> {
         self.check(text).ok_or_else(|| {
             let detail = "this is no receipt of a lease that was given here; use it as it came, in full";
-            Problem::new(StatusCode::NOT_FOUND, "unknown_attempt", detail)
+            ProblemResponse::new(StatusCode::NOT_FOUND, "unknown_attempt", detail)
         })
     }
 

@@ -6,23 +6,23 @@ use core::time::Duration;
 use onward_core::job::draft::MAX_SPAN;
 use onward_core::time::span_ms;
 
-use super::problem::Problem;
+use super::problem::ProblemResponse;
 
 pub const ANY: RangeInclusive<Duration> = Duration::ZERO..=MAX_SPAN;
 
 /// Numbers that are no span (negative, not finite, out of range) are refused by the name of their field.
-pub fn from_seconds(field: &str, seconds: f64, allowed: RangeInclusive<Duration>) -> Result<Duration, Problem> {
+pub fn from_seconds(field: &str, seconds: f64, allowed: RangeInclusive<Duration>) -> Result<Duration, ProblemResponse> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(span) if allowed.contains(&span) => Ok(span),
         _ => {
             let (min, max) = (allowed.start().as_secs_f64(), allowed.end().as_secs_f64());
             let detail = format!("`{field}` is {seconds}; it must be a number of seconds from {min} to {max}");
-            Err(Problem::invalid(detail).of_field(field))
+            Err(ProblemResponse::invalid(detail).of_field(field))
         }
     }
 }
 
-pub fn if_given(field: &str, seconds: Option<f64>) -> Result<Option<Duration>, Problem> {
+pub fn if_given(field: &str, seconds: Option<f64>) -> Result<Option<Duration>, ProblemResponse> {
     seconds.map(|seconds| from_seconds(field, seconds, ANY)).transpose()
 }
 

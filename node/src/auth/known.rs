@@ -9,7 +9,7 @@ use super::validity::{Alive, Validity};
 
 /// The rights that a token gives to its bearer.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct TokenRights {
     pub scopes: Scopes,
     /// Valid until the token is revoked, or allows something else.
     pub validity: Validity,
@@ -29,7 +29,7 @@ struct KnownToken {
 
 impl KnownTokens {
     /// Compares with every token, whichever it is, in the same time.
-    pub(super) fn find(&self, digest: &[u8; 32]) -> Option<Shown> {
+    pub(super) fn find(&self, digest: &[u8; 32]) -> Option<TokenRights> {
         let (mut found, mut index) = (Choice::from(0), 0u32);
         for (at, token) in self.0.iter().enumerate() {
             let same = token.digest.ct_eq(digest);
@@ -39,7 +39,7 @@ impl KnownTokens {
         bool::from(found).then(|| {
             let token = &self.0[index as usize];
             let number = u64::from_le_bytes(token.digest[..8].try_into().expect("eight bytes"));
-            Shown { scopes: token.scopes, validity: token.alive.validity(), number }
+            TokenRights { scopes: token.scopes, validity: token.alive.validity(), number }
         })
     }
 

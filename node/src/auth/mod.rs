@@ -16,7 +16,7 @@ use core::fmt;
 use core::str::FromStr;
 
 pub use files::{FileError, SecretFolder, read_or_make_key, write_secret};
-pub use known::Shown;
+pub use known::TokenRights;
 pub(crate) use table::tokens_of_folder;
 pub use table::{SecretTable, TokenTable, TokenTableError};
 pub(crate) use tokens::LOOK_EVERY;
@@ -41,7 +41,7 @@ pub enum SecretError {
 /// The tokens that are good now. They are added and revoked elsewhere, while the node runs.
 pub trait Tokens: Send + Sync + fmt::Debug {
     /// The rights of the token, if it is one of ours. Compares with every token, whichever it is, in the same time.
-    fn find(&self, text: &str) -> Option<Shown>;
+    fn find(&self, text: &str) -> Option<TokenRights>;
 
     /// Looks again if something is open with one of the tokens: whatever is open with one that is gone ends.
     fn look_for_open(&self);

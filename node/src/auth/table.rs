@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
 use onward_log::Error;
-use onward_postgres::{Added, PostgresSecrets, PostgresTokens, StoredToken};
+use onward_postgres::{PostgresSecrets, PostgresTokens, StoredToken, TokenInsert};
 
 use super::files::{FileError, random_32, write_secret};
-use super::known::{KnownTokens, Shown};
+use super::known::{KnownTokens, TokenRights};
 use super::tokens::{MAX_TOKENS, NewToken, TOKEN_FILE, TOKENS_FILE, Token, TokenFile, digest_of};
 use super::{Scope, Scopes, SecretError, Secrets, Tokens};
 
@@ -29,11 +29,11 @@ impl Secrets for SecretTable {
 #[derive(Debug)]
 pub struct TokenTable {
     stored: PostgresTokens,
-    known: Mutex<Known>,
+    known: Mutex<TokenTableCache>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct TokenTableCache {
     changes: Option<i64>,
     tokens: KnownTokens,
     /// Set when the tokens could not be read, and that was said.
@@ -54,7 +54,7 @@ pub enum TokenTableError {
 }
 
 impl Tokens for TokenTable {
-    fn find(&self, text: &str) -> Option<Shown> {
+    fn find(&self, text: &str) -> Option<TokenRights> {
         self.known().tokens.find(&digest_of(text))
     }
 
@@ -78,7 +78,7 @@ impl TokenTable {
         Ok(table)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, TokenTableCache> {
         self.known.lock().expect("no thread panics while it holds this")
     }
 
@@ -111,9 +111,9 @@ impl TokenTable {
             sha256: digest_of(&made.text),
         };
         match self.stored.add(&stored, MAX_TOKENS)? {
-            Added::Stored => Ok(()),
-            Added::NameTaken => Err(TokenTableError::NameTaken(made.token.name.clone())),
-            Added::TooMany => Err(TokenTableError::TooMany),
+            TokenInsert::Stored => Ok(()),
+            TokenInsert::NameTaken => Err(TokenTableError::NameTaken(made.token.name.clone())),
+            TokenInsert::TooMany => Err(TokenTableError::TooMany),
         }
     }
 

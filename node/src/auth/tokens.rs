@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::files::{FileError, random_32, write_secret};
-use super::known::{KnownTokens, Shown};
+use super::known::{KnownTokens, TokenRights};
 use super::{Scope, Scopes, Tokens};
 use crate::clock;
 
@@ -75,7 +75,7 @@ impl NewToken {
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stored {
+struct TokenFileContent {
     tokens: Vec<Token>,
 }
 
@@ -83,11 +83,11 @@ struct Stored {
 #[derive(Debug)]
 pub struct TokenFile {
     path: PathBuf,
-    known: Mutex<Known>,
+    known: Mutex<TokenFileCache>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct TokenFileCache {
     looked_at: Option<Instant>,
     version: Option<Version>,
     tokens: KnownTokens,
@@ -110,7 +110,7 @@ impl Version {
 }
 
 impl Tokens for TokenFile {
-    fn find(&self, text: &str) -> Option<Shown> {
+    fn find(&self, text: &str) -> Option<TokenRights> {
         let mut known = self.known();
         if known.looked_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
             self.look_or_report(&mut known);
@@ -134,11 +134,11 @@ impl TokenFile {
         Ok(file)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, TokenFileCache> {
         self.known.lock().expect("no thread panics while it holds this")
     }
 
-    fn look_or_report(&self, known: &mut Known) {
+    fn look_or_report(&self, known: &mut TokenFileCache) {
         match self.look(known) {
             Ok(()) => known.in_trouble = false,
             Err(error) => {
@@ -149,7 +149,7 @@ impl TokenFile {
         }
     }
 
-    fn look(&self, known: &mut Known) -> Result<(), FileError> {
+    fn look(&self, known: &mut TokenFileCache) -> Result<(), FileError> {
         known.looked_at = Some(Instant::now());
         let version = match fs::metadata(&self.path) {
             Ok(metadata) => Some(Version::of(&metadata)),
@@ -232,7 +232,7 @@ fn change<T>(folder: &Path, work: impl FnOnce(&mut Vec<Token>, &Path) -> Result<
         .map_err(|error| FileError::new(&lock_path, format!("cannot be locked: {error}")))?;
     let mut tokens = read(&path)?;
     let value = work(&mut tokens, &path)?;
-    let text = serde_json::to_vec_pretty(&Stored { tokens }).expect("tokens are plain data");
+    let text = serde_json::to_vec_pretty(&TokenFileContent { tokens }).expect("tokens are plain data");
     write_secret(&path, &text)?;
     drop(lock);
     Ok(value)
@@ -248,7 +248,7 @@ fn read(path: &Path) -> Result<Vec<Token>, FileError> {
 /// The tokens in a file that must be there.
 fn read_there(path: &Path) -> Result<Vec<Token>, FileError> {
     let bytes = fs::read(path).map_err(|error| FileError::new(path, format!("cannot be read: {error}")))?;
-    let stored: Stored = serde_json::from_slice(&bytes)
+    let stored: TokenFileContent = serde_json::from_slice(&bytes)
         .map_err(|error| FileError::new(path, format!("is damaged ({error}); restore it from a copy")))?;
     Ok(stored.tokens)
 }

@@ -12,9 +12,9 @@ use onward_core::state::State;
 use onward_log::codec;
 
 use super::content::Contents;
-use super::{Engine, Refused, Shared};
+use super::{Engine, EngineRefusal, EngineState};
 
-impl Shared {
+impl EngineState {
     /// Counts refusals after a look into the archive.
     fn count_late_refusals<'a>(&self, refusals: impl IntoIterator<Item = &'a Refusal>) {
         let mut counts = self.late_refusals.lock().expect("no thread panics while it holds this");
@@ -29,7 +29,10 @@ impl Engine {
     }
 
     /// The machine's answer, completed by what only the archive knows.
-    pub(super) async fn answer_from_archive(&self, answer: Result<Answer, Refused>) -> Result<Answer, Refused> {
+    pub(super) async fn answer_from_archive(
+        &self,
+        answer: Result<Answer, EngineRefusal>,
+    ) -> Result<Answer, EngineRefusal> {
         match answer {
             Ok(Answer::Settled(mut answers)) => {
                 self.answer_late_outcomes(&mut answers).await?;
@@ -39,27 +42,27 @@ impl Engine {
                 self.answer_late_beats(&mut answers).await?;
                 Ok(Answer::Beats(answers))
             }
-            Err(Refused::ByMachine(Refusal::NotInMemory { report })) => self.look_up(*report).await,
+            Err(EngineRefusal::ByMachine(Refusal::NotInMemory { report })) => self.look_up(*report).await,
             answer => answer,
         }
     }
 
     /// The refusal of a call about a job that the machine does not have.
-    pub async fn refusal_of(&self, report: LateReport) -> Result<Refusal, Refused> {
+    pub async fn refusal_of(&self, report: LateReport) -> Result<Refusal, EngineRefusal> {
         match self.look_up(report).await {
-            Err(Refused::ByMachine(refusal)) => Ok(refusal),
+            Err(EngineRefusal::ByMachine(refusal)) => Ok(refusal),
             Err(refused) => Err(refused),
             Ok(_) => Ok(Refusal::AlreadyEnded),
         }
     }
 
-    async fn look_up(&self, report: LateReport) -> Result<Answer, Refused> {
+    async fn look_up(&self, report: LateReport) -> Result<Answer, EngineRefusal> {
         let (is_claim, image) = (report.is_claim(), self.archived(report.job).await?);
         if is_claim && image.is_some() {
             self.0.stats.late_claims_refused.add(1);
         }
         let answer = report.answer(image).inspect_err(|refusal| self.0.count_late_refusals([refusal]));
-        match answer.map_err(Refused::ByMachine)? {
+        match answer.map_err(EngineRefusal::ByMachine)? {
             LateAnswer::Answer(answer) => Ok(answer),
             LateAnswer::Ask(call) => {
                 let contents = self.contents_again(&call).await?;
@@ -69,11 +72,11 @@ impl Engine {
     }
 
     /// The payloads of an archived job, read back for the job that repeats it.
-    async fn contents_again(&self, call: &Call) -> Result<Contents, Refused> {
+    async fn contents_again(&self, call: &Call) -> Result<Contents, EngineRefusal> {
         let mut contents = Contents::default();
         if let Call::RetryArchived { image, .. } = call {
             for workflow in image.spec.workflows.iter() {
-                contents.take_in(self.content(image.id, &workflow.payload).await?);
+                contents.add(self.content(image.id, &workflow.payload).await?);
             }
         }
         Ok(contents)
@@ -87,7 +90,7 @@ impl Engine {
         jobs: Vec<JobId>,
         request: Name,
         from: ReplayFrom,
-    ) -> Result<Option<(usize, Refusal)>, Refused> {
+    ) -> Result<Option<(usize, Refusal)>, EngineRefusal> {
         let standing = self.read(move |view| {
             let of = |job: &JobId| view.manager.check_replay(*job, &request, from).err();
             jobs.iter().map(of).collect::<Vec<_>>()
@@ -95,12 +98,12 @@ impl Engine {
         for (index, refusal) in standing.await?.into_iter().enumerate() {
             let answer = match refusal {
                 Some(Refusal::NotInMemory { report }) => self.look_up(*report).await,
-                Some(refusal) => Err(Refused::ByMachine(refusal)),
+                Some(refusal) => Err(EngineRefusal::ByMachine(refusal)),
                 None => continue,
             };
             match answer {
                 Ok(_) => {}
-                Err(Refused::ByMachine(refusal)) => return Ok(Some((index, refusal))),
+                Err(EngineRefusal::ByMachine(refusal)) => return Ok(Some((index, refusal))),
                 Err(refused) => return Err(refused),
             }
         }
@@ -109,7 +112,7 @@ impl Engine {
 
     /// The first result that replaying these dead letters from the failed workflow on would take over, and that cannot be
     /// read.
-    pub async fn result_fault(&self, jobs: &[JobId]) -> Result<Option<ResultFault>, Refused> {
+    pub async fn result_fault(&self, jobs: &[JobId]) -> Result<Option<ResultFault>, EngineRefusal> {
         for (index, job) in jobs.iter().copied().enumerate() {
             let results = self.read(move |view| large_results(view.manager.state(), job)).await?;
             for (workflow, result) in results {
@@ -122,7 +125,7 @@ impl Engine {
     }
 
     /// The first of these jobs that is not kept anywhere.
-    pub async fn first_unknown(&self, jobs: Vec<JobId>) -> Result<Option<usize>, Refused> {
+    pub async fn first_unknown(&self, jobs: Vec<JobId>) -> Result<Option<usize>, EngineRefusal> {
         let asked = jobs.clone();
         let is_known = self
             .read(move |view| asked.iter().map(|job| view.manager.state().find(*job).is_some()).collect::<Vec<_>>());
@@ -135,7 +138,7 @@ impl Engine {
     }
 
     /// Puts the right answers where the machine handed an outcome back.
-    pub(super) async fn answer_late_outcomes(&self, answers: &mut [SettleAnswer]) -> Result<(), Refused> {
+    pub(super) async fn answer_late_outcomes(&self, answers: &mut [SettleAnswer]) -> Result<(), EngineRefusal> {
         let (places, reports) = handed_back(answers.iter().map(|settled| &settled.answer));
         for (at, answer) in places.into_iter().zip(self.late(reports).await?) {
             answers[at].answer = answer;
@@ -145,7 +148,7 @@ impl Engine {
     }
 
     /// The same for beats: none of a job that has ended is accepted.
-    pub(super) async fn answer_late_beats(&self, answers: &mut [BeatAnswer]) -> Result<(), Refused> {
+    pub(super) async fn answer_late_beats(&self, answers: &mut [BeatAnswer]) -> Result<(), EngineRefusal> {
         let (places, reports) = handed_back(answers.iter().map(|beat| &beat.answer));
         for (at, answer) in places.into_iter().zip(self.late(reports).await?) {
             let refusal = answer.err().unwrap_or(Refusal::AlreadyEnded);
@@ -156,7 +159,7 @@ impl Engine {
     }
 
     /// The answers to these claims, all of them by one read of the archive.
-    async fn late(&self, reports: Vec<LateReport>) -> Result<Vec<Result<(), Refusal>>, Refused> {
+    async fn late(&self, reports: Vec<LateReport>) -> Result<Vec<Result<(), Refusal>>, EngineRefusal> {
         if reports.is_empty() {
             return Ok(Vec::new());
         }
@@ -195,7 +198,7 @@ fn handed_back<'a, T: 'a>(answers: impl Iterator<Item = &'a Result<T, Refusal>>)
 pub struct ResultFault {
     pub index: usize,
     pub workflow: Name,
-    pub refused: Refused,
+    pub refused: EngineRefusal,
 }
 
 /// Results of a dead letter that lie in the store, by the names of their workflows.

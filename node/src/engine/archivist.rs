@@ -29,7 +29,7 @@ use onward_core::time::span_ms;
 use onward_log::{Archive, ArchivedJob, Blob, Error, codec};
 
 use super::vitals::DieOnPanic;
-use super::{Command, Shared};
+use super::{Command, EngineState};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
 
@@ -80,7 +80,7 @@ const EXPIRE_AT_ONCE: usize = 1_000;
 pub(super) fn spawn(
     archive: Arc<dyn Archive>,
     rules: ArchiveRules,
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
 ) -> std::io::Result<(Sender<ToArchive>, JoinHandle<()>)> {
     let (sender, batches) = channel();
     let archivist = Archivist { archive, rules, shared };
@@ -91,7 +91,7 @@ pub(super) fn spawn(
 struct Archivist {
     archive: Arc<dyn Archive>,
     rules: ArchiveRules,
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
 }
 
 impl Archivist {
@@ -101,7 +101,9 @@ impl Archivist {
             match batches.recv_timeout(self.shared.pacing.expire_every) {
                 Ok(batch) => {
                     let begun = Instant::now();
-                    let Some((ToArchive { term, behind, .. }, jobs)) = self.keep(batch, batches) else { return };
+                    let Some((ToArchive { term, behind, .. }, jobs)) = self.store_until_done(batch, batches) else {
+                        return;
+                    };
                     self.shared.vitals.archive.recover();
                     let work = begun.elapsed();
                     let rest = self.shared.pacing.archive_rest;
@@ -128,7 +130,7 @@ impl Archivist {
 
     /// Stores these jobs, trying again as long as it takes; or those of a newer term, which hands over the same again.
     /// Gives the batch with those that are stored; nothing if the node stops.
-    fn keep(&self, mut batch: ToArchive, batches: &Receiver<ToArchive>) -> Option<(ToArchive, Vec<JobId>)> {
+    fn store_until_done(&self, mut batch: ToArchive, batches: &Receiver<ToArchive>) -> Option<(ToArchive, Vec<JobId>)> {
         let mut progress = Progress::default();
         loop {
             if let Some(newer) = batches.try_iter().last() {
@@ -198,14 +200,14 @@ impl Archivist {
         let job = image.id;
         for stored in image.payloads().filter_map(Payload::as_stored) {
             match self.content(job, &stored.digest)? {
-                Found::InLog(bytes) => entry.blobs.push((stored.digest.0, bytes)),
-                Found::Archived => {}
-                Found::Missing => {
+                ContentSource::InLog(bytes) => entry.blobs.push((stored.digest.0, bytes)),
+                ContentSource::Archived => {}
+                ContentSource::Missing => {
                     let digest = stored.digest;
                     tracing::error!(%job, ?digest, "content of an ended job is missing; the job is not archived");
                     return Ok(entry.not_whole());
                 }
-                Found::Damaged(error) => {
+                ContentSource::Damaged(error) => {
                     let digest = stored.digest;
                     tracing::error!(%job, ?digest, %error, "content of an ended job is damaged; the job is not archived");
                     return Ok(entry.not_whole());
@@ -219,19 +221,19 @@ impl Archivist {
         Ok(entry)
     }
 
-    fn content(&self, job: JobId, digest: &Digest) -> Result<Found, Error> {
+    fn content(&self, job: JobId, digest: &Digest) -> Result<ContentSource, Error> {
         let reader = self.shared.blob_reader();
         let reader = reader.ok_or_else(|| Error::Io { cause: "the log is closed".to_owned() })?;
         let in_log = match reader.blob(&digest.0) {
-            Ok(Some(bytes)) => return Ok(Found::InLog(bytes)),
-            Ok(None) => Found::Missing,
-            Err(error) => Found::damaged(error)?,
+            Ok(Some(bytes)) => return Ok(ContentSource::InLog(bytes)),
+            Ok(None) => ContentSource::Missing,
+            Err(error) => ContentSource::damaged(error)?,
         };
         // If it was copied before: what the archive has it keeps.
         match self.archive.blob(job.as_u128(), &digest.0) {
-            Ok(Some(_)) => Ok(Found::Archived),
+            Ok(Some(_)) => Ok(ContentSource::Archived),
             Ok(None) => Ok(in_log),
-            Err(error) => Found::damaged(error),
+            Err(error) => ContentSource::damaged(error),
         }
     }
 
@@ -284,7 +286,7 @@ fn as_blobs(contents: &[Content]) -> Vec<Blob<'_>> {
 }
 
 /// The place where content of a job was found.
-enum Found {
+enum ContentSource {
     InLog(Vec<u8>),
     /// In the archive, with its job.
     Archived,
@@ -292,7 +294,7 @@ enum Found {
     Damaged(Error),
 }
 
-impl Found {
+impl ContentSource {
     /// Damage is there for good, and to this content; any other failure is the disk's.
     fn damaged(error: Error) -> Result<Self, Error> {
         if error.is_permanent() { Ok(Self::Damaged(error)) } else { Err(error) }

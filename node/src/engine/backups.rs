@@ -16,7 +16,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::{Engine, Refused};
+use super::{Engine, EngineRefusal};
 
 /// The number of backups at a time, those that hang included.
 pub const MAX_BACKUPS: usize = 4;
@@ -25,7 +25,7 @@ pub const MAX_BACKUPS: usize = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     #[error("{0}")]
-    Refused(Refused),
+    Refused(EngineRefusal),
     #[error("{0}")]
     Failed(onward_log::Error),
 }
@@ -50,7 +50,7 @@ pub struct BackupProgress {
 
 impl BackupProgress {
     /// The backup has gone on. Breaks if it was given up: then it must not get its name.
-    pub fn go_on(&self) -> ControlFlow<()> {
+    pub fn advance(&self) -> ControlFlow<()> {
         self.went_on.notify_one();
         if self.is_given_up.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
@@ -63,7 +63,7 @@ pub(super) fn permits() -> Arc<Semaphore> {
 impl Engine {
     /// Copies everything to a new file, while the node goes on. A caller that goes away does not end it.
     pub async fn backup(&self, to: PathBuf) -> Result<BackupMade, BackupError> {
-        let refused = |why: String| Err(BackupError::Refused(Refused::Unavailable(why)));
+        let refused = |why: String| Err(BackupError::Refused(EngineRefusal::Unavailable(why)));
         let work = self.0.backup.lock().expect("no thread panics while it holds this").clone();
         let Some(work) = work else { return refused("it keeps nothing that could be backed up".into()) };
         let Ok(permit) = self.0.backups.clone().try_acquire_owned() else {

@@ -8,7 +8,7 @@ use onward_core::input::{Call, Filter, ReplayFrom, ScheduleDraft, Submission};
 use onward_core::message::{Beat, BeatAnswer, ExtensionAnswer, ExtensionRequest, SettleAnswer, Settlement};
 use onward_core::payload::Payload;
 
-use super::{Engine, Refused};
+use super::{Engine, EngineRefusal};
 
 /// Each call with its answer: the name and arguments, what the machine is asked, and how it answers.
 macro_rules! calls {
@@ -17,7 +17,7 @@ macro_rules! calls {
     })*) => {
         impl Engine {$(
             $(#[$doc])*
-            pub async fn $name(&self, $($argument: $type),*) -> Result<$answer, Refused> {
+            pub async fn $name(&self, $($argument: $type),*) -> Result<$answer, EngineRefusal> {
                 match self.call($call).await? {
                     $pattern => Ok($value),
                     other => mismatch(stringify!($name), &other),
@@ -103,7 +103,7 @@ calls! {
 impl Engine {
     /// A new job like one that has ended, wherever that is kept. The same request gives the same job; says whether this
     /// is the first time.
-    pub async fn retry(&self, job: JobId, request: Name) -> Result<(JobId, bool), Refused> {
+    pub async fn retry(&self, job: JobId, request: Name) -> Result<(JobId, bool), EngineRefusal> {
         let new_id = self.new_job_id();
         match self.call(Call::Retry { job, new_id, request }).await? {
             Answer::Retried { job } => Ok((job, job == new_id)),
@@ -112,7 +112,7 @@ impl Engine {
     }
 
     /// The bytes of an input, wherever they are.
-    pub(super) async fn find_input(&self, claim: Claim, workflow: Name) -> Result<Payload, Refused> {
+    pub(super) async fn find_input(&self, claim: Claim, workflow: Name) -> Result<Payload, EngineRefusal> {
         match self.call(Call::FetchInput { claim, workflow }).await? {
             Answer::Input(input) => Ok(input),
             other => mismatch("fetch_input", &other),

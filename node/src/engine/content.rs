@@ -8,12 +8,12 @@ use onward_core::ids::JobId;
 use onward_core::input::Call;
 use onward_core::job::Ending;
 use onward_core::manager::JobView;
-use onward_core::message::{FromWorker, Report, Settlement};
+use onward_core::message::{EndReport, FromWorker, Settlement};
 use onward_core::payload::{Digest, Payload};
 use onward_core::state::EndedAttempt;
-use onward_log::{Digest as RawDigest, OwnedBlob};
+use onward_log::{BlobDigest as RawDigest, OwnedBlob};
 
-use super::{Engine, Refused};
+use super::{Engine, EngineRefusal};
 
 /// Content that a call brings along, to be stored with the events that name it.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Contents(Vec<OwnedBlob>);
 
 impl Contents {
     /// The payload that stands for these bytes. Hashing a megabyte takes a while: not for the machine's thread.
-    pub(super) fn take_in(&mut self, bytes: Arc<[u8]>) -> Payload {
+    pub(super) fn add(&mut self, bytes: Arc<[u8]>) -> Payload {
         if bytes.len() <= Payload::INLINE_MAX {
             return Payload::Inline(bytes);
         }
@@ -58,7 +58,7 @@ impl Contents {
 
     fn of_settlements(&mut self, settlements: &mut [Settlement]) {
         for settlement in settlements {
-            if let Report::Succeed { result } = &mut settlement.report {
+            if let EndReport::Succeed { result } = &mut settlement.report {
                 self.replace(result);
             }
         }
@@ -68,7 +68,7 @@ impl Contents {
         if let Payload::Inline(bytes) = payload
             && bytes.len() > Payload::INLINE_MAX
         {
-            *payload = self.take_in(bytes.clone());
+            *payload = self.add(bytes.clone());
         }
     }
 
@@ -106,12 +106,12 @@ impl Contents {
 pub struct DamagedContent {
     /// The place of the workflow in the job.
     pub workflow: usize,
-    pub field: Field,
-    pub refused: Refused,
+    pub field: ContentField,
+    pub refused: EngineRefusal,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Field {
+pub enum ContentField {
     Payload,
     Result,
 }
@@ -124,18 +124,18 @@ impl Engine {
         view: &mut JobView,
         only: Option<usize>,
         max_bytes: usize,
-    ) -> Result<Vec<DamagedContent>, Refused> {
+    ) -> Result<Vec<DamagedContent>, EngineRefusal> {
         let (job, mut room, mut damaged) = (view.id, max_bytes, Vec::new());
         let results = view.workflows.iter_mut().enumerate().flat_map(|(workflow, known)| {
             let ended = known.ended.iter_mut().filter_map(|ended| match &mut ended.ending {
                 Ending::Succeeded { result } => Some(result),
                 _ => None,
             });
-            ended.map(move |result| (workflow, Field::Result, result))
+            ended.map(move |result| (workflow, ContentField::Result, result))
         });
         let given = view.spec.workflows.iter_mut().enumerate();
-        let payloads = given.map(|(workflow, spec)| (workflow, Field::Payload, &mut spec.payload));
-        let all: Vec<(usize, Field, &mut Payload)> = results.chain(payloads).collect();
+        let payloads = given.map(|(workflow, spec)| (workflow, ContentField::Payload, &mut spec.payload));
+        let all: Vec<(usize, ContentField, &mut Payload)> = results.chain(payloads).collect();
         for (workflow, field, payload) in all {
             let bytes = payload.len();
             match only {
@@ -153,7 +153,11 @@ impl Engine {
 
     /// Puts the bytes of a job's results into its view, if all of them together are not more than `max_bytes`. Gives what
     /// is damaged.
-    pub async fn fetch_results(&self, view: &mut JobView, max_bytes: usize) -> Result<Vec<DamagedContent>, Refused> {
+    pub async fn fetch_results(
+        &self,
+        view: &mut JobView,
+        max_bytes: usize,
+    ) -> Result<Vec<DamagedContent>, EngineRefusal> {
         let (job, mut damaged) = (view.id, Vec::new());
         let all = view.workflows.iter().flat_map(|workflow| &workflow.ended).filter_map(EndedAttempt::result);
         if all.map(Payload::len).sum::<usize>() > max_bytes {
@@ -164,7 +168,7 @@ impl Engine {
                 if let Ending::Succeeded { result } = &mut ended.ending
                     && let Some(refused) = self.fetch_unless_damaged(job, result).await?
                 {
-                    damaged.push(DamagedContent { workflow, field: Field::Result, refused });
+                    damaged.push(DamagedContent { workflow, field: ContentField::Result, refused });
                 }
             }
         }
@@ -172,14 +176,18 @@ impl Engine {
     }
 
     /// Gives why it never can be read, where that is so.
-    async fn fetch_unless_damaged(&self, job: JobId, payload: &mut Payload) -> Result<Option<Refused>, Refused> {
+    async fn fetch_unless_damaged(
+        &self,
+        job: JobId,
+        payload: &mut Payload,
+    ) -> Result<Option<EngineRefusal>, EngineRefusal> {
         match self.fetch(job, payload).await {
             Err(refused) if refused.is_for_good() => Ok(Some(refused)),
             fetched => fetched.map(|()| None),
         }
     }
 
-    pub(super) async fn fetch(&self, job: JobId, payload: &mut Payload) -> Result<(), Refused> {
+    pub(super) async fn fetch(&self, job: JobId, payload: &mut Payload) -> Result<(), EngineRefusal> {
         if let Payload::Stored(_) = payload {
             *payload = Payload::Inline(self.content(job, payload).await?);
         }
@@ -187,7 +195,7 @@ impl Engine {
     }
 
     /// The bytes of a payload or result of this job, wherever they lie.
-    pub async fn content(&self, job: JobId, payload: &Payload) -> Result<Arc<[u8]>, Refused> {
+    pub async fn content(&self, job: JobId, payload: &Payload) -> Result<Arc<[u8]>, EngineRefusal> {
         let digest = match payload {
             Payload::Inline(bytes) => return Ok(bytes.clone()),
             Payload::Stored(stored) => stored.digest.0,

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use onward_core::effect::{Notice, TimeoutAuthority};
+use onward_core::effect::{ManagerNotice, TimeoutAuthority};
 use onward_core::event::NextState;
 use onward_core::health::{Judgement, Verdict};
 use onward_core::job::EndingKind;
@@ -50,19 +50,19 @@ impl Kind {
         Self::Schedule,
     ];
 
-    fn of(notice: &Notice) -> Self {
+    fn of(notice: &ManagerNotice) -> Self {
         match notice {
-            Notice::WallClockStepped(_) | Notice::GapNoticed { .. } => Self::Clock,
-            Notice::HoldBegan { .. } | Notice::HoldEnded => Self::Hold,
-            Notice::WorkerEvicted { .. } => Self::Evicted,
-            Notice::VerdictChanged { .. } => Self::Verdict,
-            Notice::AttemptLost { ending: EndingKind::Stuck, .. } => Self::Stuck,
-            Notice::AttemptLost { ending: EndingKind::LeaseExpired, .. } => Self::LeaseExpired,
-            Notice::AttemptLost { .. } => Self::Crashed,
-            Notice::JobTimedOut { .. } => Self::TimedOut,
-            Notice::LocallyTimedOut { .. } | Notice::GateCorrected { .. } => Self::Gate,
-            Notice::DeadLetter { .. } | Notice::DeadLetterOverflow { .. } => Self::DeadLetter,
-            Notice::ScheduleFailing { .. } | Notice::ScheduleRecovered { .. } => Self::Schedule,
+            ManagerNotice::WallClockStepped(_) | ManagerNotice::GapNoticed { .. } => Self::Clock,
+            ManagerNotice::HoldBegan { .. } | ManagerNotice::HoldEnded => Self::Hold,
+            ManagerNotice::WorkerEvicted { .. } => Self::Evicted,
+            ManagerNotice::VerdictChanged { .. } => Self::Verdict,
+            ManagerNotice::AttemptLost { ending: EndingKind::Stuck, .. } => Self::Stuck,
+            ManagerNotice::AttemptLost { ending: EndingKind::LeaseExpired, .. } => Self::LeaseExpired,
+            ManagerNotice::AttemptLost { .. } => Self::Crashed,
+            ManagerNotice::JobTimedOut { .. } => Self::TimedOut,
+            ManagerNotice::LocallyTimedOut { .. } | ManagerNotice::GateCorrected { .. } => Self::Gate,
+            ManagerNotice::DeadLetter { .. } | ManagerNotice::DeadLetterOverflow { .. } => Self::DeadLetter,
+            ManagerNotice::ScheduleFailing { .. } | ManagerNotice::ScheduleRecovered { .. } => Self::Schedule,
         }
     }
 
@@ -106,7 +106,7 @@ impl Window {
 }
 
 impl DecisionLog {
-    pub(super) fn write(&mut self, now: Mono, notice: &Notice) {
+    pub(super) fn write(&mut self, now: Mono, notice: &ManagerNotice) {
         let kind = Kind::of(notice);
         let Some(withheld) = self.windows[kind as usize].admit(now) else { return };
         if withheld > 0 {
@@ -116,21 +116,21 @@ impl DecisionLog {
     }
 }
 
-fn line(notice: &Notice) {
+fn line(notice: &ManagerNotice) {
     match notice {
-        Notice::WallClockStepped(step) => {
+        ManagerNotice::WallClockStepped(step) => {
             tracing::warn!(by_ms = step.by_ms, "the wall clock was stepped; log time does not follow");
         }
-        Notice::GapNoticed { gap } => {
+        ManagerNotice::GapNoticed { gap } => {
             tracing::warn!(gap_ms = span_ms(*gap), "this process could not run; clocks are moved by the gap");
         }
-        Notice::HoldBegan { failing, tracked } => {
+        ManagerNotice::HoldBegan { failing, tracked } => {
             tracing::warn!(failing, tracked, "systemic failure, holding eviction");
         }
-        Notice::HoldEnded => tracing::info!("eviction is no longer held"),
-        Notice::WorkerEvicted { worker } => tracing::warn!(%worker, "evicted"),
-        Notice::VerdictChanged { worker, from, to } => verdict(worker.as_str(), *from, to),
-        Notice::AttemptLost { claim, kind, worker, ending, then, note } => {
+        ManagerNotice::HoldEnded => tracing::info!("eviction is no longer held"),
+        ManagerNotice::WorkerEvicted { worker } => tracing::warn!(%worker, "evicted"),
+        ManagerNotice::VerdictChanged { worker, from, to } => verdict(worker.as_str(), *from, to),
+        ManagerNotice::AttemptLost { claim, kind, worker, ending, then, note } => {
             let (job, workflow, fence) = (claim.job, claim.workflow, claim.fence.get());
             let then = then_word(*then);
             let message = match ending {
@@ -141,7 +141,7 @@ fn line(notice: &Notice) {
             let note = note.as_deref().unwrap_or_default();
             tracing::warn!(%job, workflow, fence, %kind, %worker, then, note, "{message}");
         }
-        Notice::JobTimedOut { job, reason, by } => {
+        ManagerNotice::JobTimedOut { job, reason, by } => {
             let reason = reason.code();
             match by {
                 TimeoutAuthority::Datacenter => {
@@ -155,17 +155,17 @@ fn line(notice: &Notice) {
                 }
             }
         }
-        Notice::LocallyTimedOut { job, reason } => {
+        ManagerNotice::LocallyTimedOut { job, reason } => {
             tracing::warn!(%job, reason = reason.code(), "it would time out here; a gate was told, and decides");
         }
-        Notice::GateCorrected { job, stale } => {
+        ManagerNotice::GateCorrected { job, stale } => {
             tracing::warn!(%job, stale = stale.code(), "a gate decided under a stale token; it was refused and corrected");
         }
-        Notice::DeadLetter { job, kind, error } => {
+        ManagerNotice::DeadLetter { job, kind, error } => {
             let error: String = error.chars().take(ERROR_CHARS).collect();
             tracing::warn!(%job, %kind, ?error, "dead letter");
         }
-        Notice::ScheduleFailing { schedule, why, failures } => {
+        ManagerNotice::ScheduleFailing { schedule, why, failures } => {
             let (reason, failures) = (why.code(), *failures);
             match why {
                 ScheduleTrouble::RunsFail => {
@@ -179,8 +179,12 @@ fn line(notice: &Notice) {
                 }
             }
         }
-        Notice::ScheduleRecovered { schedule } => tracing::info!(%schedule, "a schedule is in trouble no longer"),
-        Notice::DeadLetterOverflow { job } => tracing::warn!(%job, "dropped the oldest dead letter to make room"),
+        ManagerNotice::ScheduleRecovered { schedule } => {
+            tracing::info!(%schedule, "a schedule is in trouble no longer")
+        }
+        ManagerNotice::DeadLetterOverflow { job } => {
+            tracing::warn!(%job, "dropped the oldest dead letter to make room")
+        }
     }
 }
 

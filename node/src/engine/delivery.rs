@@ -22,7 +22,7 @@ use onward_core::refusal::Refusal;
 
 use super::calls::mismatch;
 use super::content::Contents;
-use super::{Command, Engine, Refused, Shared};
+use super::{Command, Engine, EngineRefusal, EngineState};
 use crate::traces::continue_trace;
 
 /// The limits on what travels in one piece.
@@ -51,7 +51,7 @@ const FRAMING: usize = 1 << 20;
 
 /// The room that a worker has.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct WorkerRoom {
     /// Bytes of inputs, where the worker fetches what is more.
     pub(super) inputs: Option<usize>,
     /// Bytes of one assignment.
@@ -65,7 +65,7 @@ enum DeliveryMode {
     TooLarge { bytes: usize },
 }
 
-impl Room {
+impl WorkerRoom {
     /// The way in which the inputs of this assignment travel.
     fn way_for(&self, assignment: &Assignment) -> DeliveryMode {
         let inputs: usize = assignment.inputs.iter().map(|(_, input)| input.len()).sum();
@@ -96,48 +96,52 @@ fn refer(inputs: &mut [(Name, Payload)], mut room: usize) {
 }
 
 /// The reason why an assignment cannot be sent.
-pub(super) enum Undelivered {
+pub(super) enum DeliveryError {
     /// Nothing is wrong with the attempt.
-    ForNow(Refused),
+    ForNow(EngineRefusal),
     ForGood(String),
 }
 
-impl From<Refused> for Undelivered {
-    fn from(refused: Refused) -> Self {
+impl From<EngineRefusal> for DeliveryError {
+    fn from(refused: EngineRefusal) -> Self {
         if refused.is_for_good() { Self::ForGood(refused.to_string()) } else { Self::ForNow(refused) }
     }
 }
 
 impl Engine {
-    /// Asks for work. The leases count as delivered when [`Delivery::done`] is called; without it they go back.
-    pub async fn poll(&self, poll: Poll) -> Result<(Vec<Assignment>, Delivery), Refused> {
+    /// Asks for work. The leases count as delivered when [`DeliveryGuard::done`] is called; without it they go back.
+    pub async fn poll(&self, poll: Poll) -> Result<(Vec<Assignment>, DeliveryGuard), EngineRefusal> {
         self.poll_with_room(poll, None).await
     }
 
     /// The same for a worker that fetches inputs: those that are large together come as [`Payload::Stored`].
     ///
     /// [`Payload::Stored`]: onward_core::payload::Payload::Stored
-    pub async fn poll_by_reference(&self, poll: Poll) -> Result<(Vec<Assignment>, Delivery), Refused> {
+    pub async fn poll_by_reference(&self, poll: Poll) -> Result<(Vec<Assignment>, DeliveryGuard), EngineRefusal> {
         self.poll_with_room(poll, Some(self.0.delivery.poll_inputs)).await
     }
 
-    async fn poll_with_room(&self, poll: Poll, inputs: Option<usize>) -> Result<(Vec<Assignment>, Delivery), Refused> {
+    async fn poll_with_room(
+        &self,
+        poll: Poll,
+        inputs: Option<usize>,
+    ) -> Result<(Vec<Assignment>, DeliveryGuard), EngineRefusal> {
         let (answer, request) = self.0.begin(Call::Poll(poll), Contents::default())?.answer().await?;
         let Answer::Leases(mut leases) = answer else { mismatch("poll", &answer) };
-        let delivery = Delivery { request, shared: self.0.clone(), done: false };
-        self.complete_all(&mut leases, Room { inputs, assignment: self.0.delivery.assignment }).await?;
+        let delivery = DeliveryGuard { request, shared: self.0.clone(), done: false };
+        self.complete_all(&mut leases, WorkerRoom { inputs, assignment: self.0.delivery.assignment }).await?;
         Ok((leases, delivery))
     }
 
     /// Puts what a handler needs into its assignment: bytes or references, and the trace that it continues. Doing it
     /// twice does no harm.
-    pub(super) async fn complete(&self, assignment: &mut Assignment, room: Room) -> Result<(), Undelivered> {
+    pub(super) async fn complete(&self, assignment: &mut Assignment, room: WorkerRoom) -> Result<(), DeliveryError> {
         let job = assignment.claim.job;
         if self.0.exporter.is_some() {
             continue_trace(assignment);
         }
         match room.way_for(assignment) {
-            DeliveryMode::TooLarge { bytes } => return Err(Undelivered::ForGood(too_large(bytes, room))),
+            DeliveryMode::TooLarge { bytes } => return Err(DeliveryError::ForGood(too_large(bytes, room))),
             DeliveryMode::ByReference => refer(&mut assignment.inputs, room.inputs.unwrap_or(0)),
             DeliveryMode::InFull => {
                 for (_, input) in &mut assignment.inputs {
@@ -156,7 +160,11 @@ impl Engine {
     }
 
     /// Completes the leases of one answer. Those that cannot be delivered end, and are not in it.
-    pub(super) async fn complete_all(&self, leases: &mut Vec<Assignment>, mut room: Room) -> Result<(), Refused> {
+    pub(super) async fn complete_all(
+        &self,
+        leases: &mut Vec<Assignment>,
+        mut room: WorkerRoom,
+    ) -> Result<(), EngineRefusal> {
         let mut complete = Vec::with_capacity(leases.len());
         for mut lease in leases.drain(..) {
             match self.complete(&mut lease, room).await {
@@ -166,8 +174,8 @@ impl Engine {
                     room.inputs = room.inputs.map(|left| left.saturating_sub(carried));
                     complete.push(lease);
                 }
-                Err(Undelivered::ForGood(why)) => self.give_up(lease.claim, &why),
-                Err(Undelivered::ForNow(refused)) => return Err(refused),
+                Err(DeliveryError::ForGood(why)) => self.give_up(lease.claim, &why),
+                Err(DeliveryError::ForNow(refused)) => return Err(refused),
             }
         }
         *leases = complete;
@@ -175,7 +183,7 @@ impl Engine {
     }
 
     /// The bytes of an input that travelled by reference, for the holder of the attempt.
-    pub async fn fetch_input(&self, claim: Claim, workflow: Name) -> Result<Arc<[u8]>, Refused> {
+    pub async fn fetch_input(&self, claim: Claim, workflow: Name) -> Result<Arc<[u8]>, EngineRefusal> {
         let input = self.find_input(claim, workflow).await?;
         let content = self.content(claim.job, &input).await;
         if let Err(refused) = &content
@@ -187,21 +195,21 @@ impl Engine {
     }
 
     /// The reason why the content of this job is not there.
-    pub(super) async fn missing(&self, job: JobId) -> Refused {
+    pub(super) async fn missing(&self, job: JobId) -> EngineRefusal {
         let is_open = match self.read(move |view| view.manager.state().find(job).is_some()).await {
             Ok(is_open) => is_open,
             Err(refused) => return refused,
         };
         match if is_open { Ok(true) } else { self.archived(job).await.map(|image| image.is_some()) } {
-            Ok(true) => Refused::Missing(job),
+            Ok(true) => EngineRefusal::Missing(job),
             // The job expired while we looked.
-            Ok(false) => Refused::ByMachine(Refusal::UnknownJob),
+            Ok(false) => EngineRefusal::ByMachine(Refusal::UnknownJob),
             Err(refused) => refused,
         }
     }
 }
 
-fn too_large(bytes: usize, room: Room) -> String {
+fn too_large(bytes: usize, room: WorkerRoom) -> String {
     let most = room.assignment;
     let remedy = match room.inputs {
         None => {
@@ -216,25 +224,25 @@ fn too_large(bytes: usize, room: Room) -> String {
 }
 
 /// Says what became of leases that were answered: sent in full, or lost with the connection.
-pub struct Delivery {
+pub struct DeliveryGuard {
     request: RequestId,
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
     done: bool,
 }
 
-impl Delivery {
+impl DeliveryGuard {
     pub fn done(&mut self) {
         self.done = true;
     }
 }
 
-impl core::fmt::Debug for Delivery {
+impl core::fmt::Debug for DeliveryGuard {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Delivery").field("request", &self.request).field("done", &self.done).finish()
     }
 }
 
-impl Drop for Delivery {
+impl Drop for DeliveryGuard {
     fn drop(&mut self) {
         self.shared.send(Command::Input(Input::CallGone { request: self.request, delivered: self.done }));
     }
@@ -292,7 +300,7 @@ mod tests {
             (false, 0, vec![stored(10_001 - NAME)], too_large(10_001)),
             (false, 5_000, vec![inline(4_000), stored(1_000)], too_large(10_000 + 2 * NAME)),
         ] {
-            let room = Room { inputs: fetches.then_some(2_000), assignment: 10_000 };
+            let room = WorkerRoom { inputs: fetches.then_some(2_000), assignment: 10_000 };
             assert_eq!(room.way_for(&assignment(payload, &inputs)), way, "{fetches} {payload} {inputs:?}");
         }
     }

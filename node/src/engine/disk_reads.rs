@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::{Refused, Shared};
+use super::{EngineRefusal, EngineState};
 
 /// The number of reads at the disk at a time: more than a disk serves at once, and few enough to hang for ever.
 pub const MAX_DISK_READS: usize = 64;
@@ -21,7 +21,7 @@ pub(super) fn permits() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(MAX_DISK_READS))
 }
 
-impl Refused {
+impl EngineRefusal {
     /// The refusal of a read that changed nothing and was given up after this time.
     pub fn disk_hangs(span: Duration) -> Self {
         Self::Unavailable(format!(
@@ -30,12 +30,12 @@ impl Refused {
     }
 }
 
-impl Shared {
+impl EngineState {
     /// Runs `read` on a thread that may wait for the disk. It counts as a call in hand, so that not more wait than may.
     pub(super) async fn read_disk<T: Send + 'static>(
         self: &Arc<Self>,
         read: impl FnOnce() -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, EngineRefusal> {
         let _in_hand = self.admit_call()?;
         let reading = async {
             let permit = self.disk_reads.clone().acquire_owned().await.expect("nobody closes it");
@@ -50,11 +50,11 @@ impl Shared {
         match timeout(span, reading).await {
             Ok(Ok(Err(error))) if error.is_permanent() => {
                 tracing::error!("a read failed for good: {error}");
-                Err(Refused::Unreadable(error))
+                Err(EngineRefusal::Unreadable(error))
             }
-            Ok(Ok(read)) => read.map_err(|error| Refused::Unavailable(error.cause())),
-            Ok(Err(error)) => Err(Refused::Unavailable(format!("reading the store failed: {error}"))),
-            Err(_) => Err(Refused::disk_hangs(span)),
+            Ok(Ok(read)) => read.map_err(|error| EngineRefusal::Unavailable(error.cause())),
+            Ok(Err(error)) => Err(EngineRefusal::Unavailable(format!("reading the store failed: {error}"))),
+            Err(_) => Err(EngineRefusal::disk_hangs(span)),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use onward_core::ids::Seq;
 use onward_core::time::Mono;
 
-use super::{Command, Engine, Shared};
+use super::{Command, Engine, EngineState};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
 use crate::cluster::{HandoverError, handover};
@@ -42,7 +42,7 @@ impl Engine {
     }
 }
 
-impl Shared {
+impl EngineState {
     pub(super) fn publish(&self, view: LeaderView) {
         self.leader_view.send_if_modified(|known| {
             let is_news = *known != view;

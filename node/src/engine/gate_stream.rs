@@ -10,7 +10,7 @@ use onward_core::refusal::Refusal;
 use onward_proto::MAX_ORDER_BYTES;
 
 use super::content::Contents;
-use super::{Command, Engine, Refused};
+use super::{Command, Engine, EngineRefusal};
 use crate::backlog::Backlog;
 use crate::outbox::{self, Unread};
 
@@ -22,12 +22,12 @@ const MAX_BACKLOG_BYTES: usize = MAX_ORDER_BYTES;
 const AT_ONCE: usize = 256;
 
 /// The outbox for messages to a gate.
-pub(super) type Outbox = outbox::Outbox<ForGate>;
+pub(super) type GateSender = outbox::BacklogSender<ForGate>;
 
 /// Something that the task of a stream does for the machine.
 #[derive(Debug)]
 pub enum ForGate {
-    Say(Box<Frame>),
+    Send(Box<Frame>),
     /// A question for the archive, which the machine does not wait for.
     Find(Box<GateQuestion>),
 }
@@ -79,7 +79,7 @@ impl GateStream {
     }
 
     /// The gate has said this, in so many bytes. Payloads come with theirs; the large ones go to the store from here.
-    pub fn take(&self, mut message: ToDatacenter, bytes: usize) {
+    pub fn receive(&self, mut message: ToDatacenter, bytes: usize) {
         let mut contents = Contents::default();
         if let ToDatacenter::Submit(placement) = &mut message {
             placement.draft.workflows.iter_mut().for_each(|workflow| contents.replace(&mut workflow.payload));
@@ -92,12 +92,12 @@ impl GateStream {
     ///
     /// A result that can never be read is left out, and the error says so: how the job ended is known all the same. The
     /// final would else be the first of every stream to come, and nothing behind it would be said.
-    pub async fn complete(&self, frame: &mut Frame) -> Result<(), Refused> {
+    pub async fn complete(&self, frame: &mut Frame) -> Result<(), EngineRefusal> {
         let FromDatacenter::Final(status) = &mut frame.message else { return Ok(()) };
         let Some(result) = &mut status.result else { return Ok(()) };
         let job = status.report.job;
         match self.engine.fetch(job, result).await {
-            Err(refused) if refused.is_for_good() || refused == Refused::ByMachine(Refusal::UnknownJob) => {
+            Err(refused) if refused.is_for_good() || refused == EngineRefusal::ByMachine(Refusal::UnknownJob) => {
                 tracing::warn!(%job, why = %refused, "the result of a job cannot be read; the gate is told its end without it");
                 let unreadable = format!("its result cannot be read in this datacenter: {refused}");
                 status.error = Some(match &status.error {
@@ -112,7 +112,7 @@ impl GateStream {
     }
 
     /// Looks the job of a question up in the archive, and tells the machine.
-    pub async fn find(&self, question: &GateQuestion) -> Result<(), Refused> {
+    pub async fn find(&self, question: &GateQuestion) -> Result<(), EngineRefusal> {
         let image = self.engine.archived(question.job()).await?.map(Box::new);
         let question = Box::new(question.clone());
         self.engine.0.send(Command::Input(Input::ArchivedFound { stream: self.id, question, image }));

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::watch::Watchers;
-use super::{Command, Shared};
+use super::{Command, EngineState};
 use crate::run_loop::RunQueue;
 
 #[derive(PartialEq, Eq)]
-pub(super) enum Flow {
-    Go,
+pub(super) enum LoopControl {
+    Continue,
     Stop,
 }
 
@@ -29,13 +29,13 @@ impl HeldCommands {
         Self { wait_for, commands: VecDeque::new() }
     }
 
-    pub(super) fn keep_for(&mut self, span: Duration, shared: &Shared, watchers: &mut Watchers) -> Flow {
+    pub(super) fn keep_for(&mut self, span: Duration, shared: &EngineState, watchers: &mut Watchers) -> LoopControl {
         let until = Instant::now() + span;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             self.drop_overdue();
             match shared.run_queue.next_within(left.min(LOOK_FOR_OVERDUE)) {
-                Some(Command::Stop) => return Flow::Stop,
+                Some(Command::Stop) => return LoopControl::Stop,
                 Some(Command::Watch { job, bell }) => watchers.add(job, bell),
                 Some(Command::Unwatch { job, bell }) => watchers.remove(job, bell),
                 // Commands of and to the machine that is no more.
@@ -43,11 +43,11 @@ impl HeldCommands {
                     Command::FromLog(_)
                     | Command::Archived { .. }
                     | Command::ArchiveReady { .. }
-                    | Command::Drained
+                    | Command::QueueEmptied
                     | Command::HandOver(_),
                 ) => {}
                 Some(command) => self.commands.push_back((Instant::now(), command)),
-                None if left.is_zero() => return Flow::Go,
+                None if left.is_zero() => return LoopControl::Continue,
                 None => {}
             }
         }
@@ -61,7 +61,7 @@ impl HeldCommands {
 
     /// Another node leads, and nobody knows when the next machine serves here: calls are told that nothing was begun, so
     /// that they are made again there; sessions end by this, and their workers look for who leads.
-    pub(super) fn refuse_all(&mut self, shared: &Shared) {
+    pub(super) fn refuse_all(&mut self, shared: &EngineState) {
         for (_, command) in self.commands.drain(..) {
             if let Command::Call { reply, .. } = command {
                 // Nobody may be waiting any more, which is fine.

@@ -7,10 +7,10 @@ use onward_core::manager::Manager;
 use onward_health::Pulse;
 
 use super::outgoing::Outgoing;
-use super::{Command, Shared};
+use super::{Command, EngineState};
 use crate::run_loop::{CommitAnswer, Host, RunQueue};
 
-impl Host for Shared {
+impl Host for EngineState {
     type Machine = Manager;
     type Command = Command;
     type Outgoing = Outgoing;
@@ -24,7 +24,7 @@ impl Host for Shared {
     }
 
     fn goes_first(out: &Outgoing) -> bool {
-        matches!(out, Outgoing::Say { .. })
+        matches!(out, Outgoing::SendToWorker { .. })
     }
 
     fn answer(&self, answer: CommitAnswer) {

@@ -8,7 +8,7 @@ use onward_core::time::Wall;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::Shared;
+use super::EngineState;
 
 /// Ids of one millisecond count up, so that jobs sort in the order in which they came; their ends are random, so that
 /// nodes do not make the same ones. The system is asked for randomness once, not once a job.
@@ -41,7 +41,7 @@ impl Ids {
     }
 }
 
-impl Shared {
+impl EngineState {
     /// Ids of new jobs are above those of all jobs that are known. Another node may have made these, with a clock that
     /// was ahead of ours, and our own clock may have been stepped back.
     pub(super) fn stay_above(&self, newest: Option<JobId>, term: Term) {

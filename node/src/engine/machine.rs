@@ -14,7 +14,7 @@ use onward_core::input::Input;
 use onward_core::manager::{Manager, SeatState};
 use onward_core::message::ToWorker;
 use onward_core::time::{Awake, Now};
-use onward_log::{Digest, OwnedBlob};
+use onward_log::{BlobDigest, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::archive_feed::ArchiveFeed;
@@ -27,12 +27,12 @@ use super::manager_machine::ManagerWithCatalog;
 use super::notices::jobs_of;
 use super::outgoing::Outgoing;
 use super::questions::{KeptQuestions, Question};
-use super::session::Outbox;
+use super::session::SessionSender;
 use super::spans::Spans;
 use super::term::Leading;
 use super::timetable::FindDue;
 use super::watch::Watchers;
-use super::{Command, Deliver, Refused, Shared, Start, View};
+use super::{Command, Deliver, EngineRefusal, EngineStart, EngineState, ReadView};
 use crate::catalog::Catalog;
 use crate::clock;
 use crate::cluster::handover::Handover;
@@ -56,14 +56,14 @@ const BREATH: Duration = Duration::from_micros(500);
 
 pub(super) fn machine_of<'a>(
     term: Leading,
-    start: &Start,
-    shared: &'a Arc<Shared>,
+    start: &EngineStart,
+    shared: &'a Arc<EngineState>,
     (to_archive, find_due): (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
     watchers: &'a mut Watchers,
-) -> (Machine<'a>, Committer<Shared>) {
+) -> (ManagerRoom<'a>, Committer<EngineState>) {
     let ManagerWithCatalog { manager, catalog } = term.machine;
     let (committer, log, outgoing) = Committer::new(term.log, (term.term, term.taken_at), term.last, shared.clone());
-    let machine = Machine {
+    let machine = ManagerRoom {
         catalog,
         manager,
         term: term.term,
@@ -96,7 +96,7 @@ pub(super) fn machine_of<'a>(
     (machine, committer)
 }
 
-pub(super) fn serve(mut machine: Machine<'_>, mut committer: Committer<Shared>) -> TermEnd {
+pub(super) fn serve(mut machine: ManagerRoom<'_>, mut committer: Committer<EngineState>) -> TermEnd {
     let shared = machine.shared;
     machine.step(Manager::seat_taken(machine.term));
     machine.hand_to_log();
@@ -108,12 +108,12 @@ pub(super) fn serve(mut machine: Machine<'_>, mut committer: Committer<Shared>) 
         machine.request_commit(CommitRequest::ListBlobs { after: None });
     }
     machine.now = clock::now();
-    machine.look_at_log();
+    machine.handle_commits();
     shared.vitals.takeover.rest();
     take_turns(machine, committer, shared)
 }
 
-pub(super) struct Machine<'a> {
+pub(super) struct ManagerRoom<'a> {
     manager: Manager,
     catalog: Catalog,
     term: Term,
@@ -126,13 +126,13 @@ pub(super) struct Machine<'a> {
     kept_contents: Contents,
     kept_questions: KeptQuestions,
     /// Messages for others; handed to the log with the events that they wait for.
-    outgoing: OutgoingSender<Shared>,
+    outgoing: OutgoingSender<EngineState>,
     /// Effects that concern the machine itself, until they may be carried out.
     held: VecDeque<(Seq, Effect)>,
     durable: Seq,
-    replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
-    sessions: HashMap<SessionId, Outbox>,
-    gates: HashMap<StreamId, gate_stream::Outbox>,
+    replies: HashMap<RequestId, oneshot::Sender<Result<Answer, EngineRefusal>>>,
+    sessions: HashMap<SessionId, SessionSender>,
+    gates: HashMap<StreamId, gate_stream::GateSender>,
     watchers: &'a mut Watchers,
     decisions: DecisionLog,
     spans: Option<Spans>,
@@ -143,23 +143,23 @@ pub(super) struct Machine<'a> {
     leaving: ArchiveFeed,
     /// The sender to the thread that finds due instants.
     find_due: Option<Sender<FindDue>>,
-    log: CommitQueue<Shared>,
+    log: CommitQueue<EngineState>,
     /// Told to stop, when this was the newest event.
     stopping: Option<Seq>,
     /// The machine stops in order to hand the seat over.
     hands_over: bool,
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<EngineState>,
 }
 
-impl Rounds for Machine<'_> {
-    type Host = Shared;
+impl Rounds for ManagerRoom<'_> {
+    type Host = EngineState;
 
     /// Runs a round. After a time in which this thread could not run, or the log did not answer, what lies in the inbox
     /// comes before the log's answer about the seat. The machine keeps it until then; only questions are kept here.
     fn round(&mut self, commands: &mut VecDeque<Command>) -> Option<TermEnd> {
         self.shared.vitals.machine.begin();
         self.now = clock::now();
-        self.look_at_log();
+        self.handle_commits();
         if commands.is_empty() {
             self.step(Input::Wake);
         }
@@ -185,7 +185,7 @@ impl Rounds for Machine<'_> {
         if taken > 0 && self.manager.next_wakeup().is_some_and(|(at, _)| at <= self.now.mono) {
             self.step(Input::Wake);
         }
-        self.look_at_questions();
+        self.answer_kept_questions();
         self.pass_on();
         self.shared.vitals.machine.rest();
         if self.manager.seat_state() == SeatState::Lost {
@@ -222,11 +222,11 @@ impl Rounds for Machine<'_> {
     }
 }
 
-impl Machine<'_> {
+impl ManagerRoom<'_> {
     fn stop(&mut self) {
         self.stopping.get_or_insert(self.manager.newest());
         self.log.progress.wait_for(true);
-        self.look_at_log();
+        self.handle_commits();
     }
 
     fn hand_over(&mut self, handover: Handover) {
@@ -238,7 +238,7 @@ impl Machine<'_> {
 
     /// Content that nothing refers to: a crash came between the event that gave it up and its deletion. It is looked for
     /// once a term, page by page, while others are served.
-    fn sweep(&mut self, digests: &[Digest]) {
+    fn sweep(&mut self, digests: &[BlobDigest]) {
         for digest in digests.iter().filter(|digest| !StateMachine::refers_to(&self.manager, digest)) {
             self.request_commit(CommitRequest::DropBlob(*digest));
         }
@@ -248,7 +248,7 @@ impl Machine<'_> {
     }
 
     /// Takes up what has become durable since the last look.
-    fn look_at_log(&mut self) {
+    fn handle_commits(&mut self) {
         let Some(Commits { durable, took }) = self.log.progress.take() else { return };
         self.durable = durable;
         for took in took {
@@ -286,7 +286,7 @@ impl Machine<'_> {
             Command::Ask(question) => {
                 self.shared.stats.reads.add(u64::from(matches!(question, Question::Read(_))));
                 self.kept_questions.add(self.now.mono, question);
-                self.look_at_questions();
+                self.answer_kept_questions();
             }
             Command::Open { session, outbox } => {
                 self.sessions.insert(session, outbox);
@@ -302,11 +302,11 @@ impl Machine<'_> {
             Command::Watch { job, bell } => self.watchers.add(job, bell),
             Command::Unwatch { job, bell } => self.watchers.remove(job, bell),
             Command::FromLog(CommitAnswer { term, what }) if term == self.term => match what {
-                CommitReply::Progress => self.look_at_log(),
+                CommitReply::Progress => self.handle_commits(),
                 CommitReply::Seat { question, term } => {
                     self.step(Input::SeatConfirmed { term, question });
                     // Commands that are queued now are fed in before this comes back.
-                    self.shared.send(Command::Drained);
+                    self.shared.send(Command::QueueEmptied);
                 }
                 CommitReply::ChunkStored => self.snapshots.chunk_stored(Instant::now()),
                 CommitReply::SnapshotFinished => {
@@ -324,7 +324,7 @@ impl Machine<'_> {
             Command::FromLog(_) => {}
             Command::Archived { term, jobs } => self.leaving.archived(term, jobs),
             Command::ArchiveReady { term } => self.leaving.archive_is_ready(term),
-            Command::Drained => self.step(Input::Drained),
+            Command::QueueEmptied => self.step(Input::QueueEmptied),
             Command::HandOver(handover) => self.hand_over(handover),
             Command::Stop => {
                 self.hands_over = false;
@@ -340,17 +340,17 @@ impl Machine<'_> {
 
     fn answer(&mut self, question: Question) {
         let deliver: Deliver = match question {
-            Question::Read(work) => work(&View { manager: &self.manager, catalog: &self.catalog }),
+            Question::Read(work) => work(&ReadView { manager: &self.manager, catalog: &self.catalog }),
             Question::Printed { claims, session, reply } => {
                 let answers = claims.iter().map(|claim| self.manager.check_output(claim, session)).collect();
                 let term = self.term;
                 Box::new(move || reply(term, answers))
             }
         };
-        self.hold(self.manager.newest(), Outgoing::Deliver(deliver));
+        self.send_once_durable(self.manager.newest(), Outgoing::Deliver(deliver));
     }
 
-    fn look_at_questions(&mut self) {
+    fn answer_kept_questions(&mut self) {
         if !self.is_serving() {
             return self.kept_questions.refuse_overdue(self.now.mono, self.shared.rules.seat_ttl);
         }
@@ -383,15 +383,15 @@ impl Machine<'_> {
         for waiting in effects.list.drain(..) {
             match waiting.effect {
                 Effect::ConfirmSeat { question } => self.request_commit(CommitRequest::ConfirmSeat { question }),
-                Effect::Send { session, message } => self.say(waiting.after, session, message),
-                Effect::SendGate { stream, frame } => self.say_to_gate(waiting.after, stream, ForGate::Say(frame)),
+                Effect::Send { session, message } => self.send_to_worker(waiting.after, session, message),
+                Effect::SendGate { stream, frame } => self.send_to_gate(waiting.after, stream, ForGate::Send(frame)),
                 Effect::FindArchived { stream, question } => {
-                    self.say_to_gate(waiting.after, stream, ForGate::Find(question));
+                    self.send_to_gate(waiting.after, stream, ForGate::Find(question));
                 }
                 Effect::Reply { request, answer } => {
                     if let Some(reply) = self.replies.remove(&request) {
-                        let answer = answer.map_err(Refused::ByMachine);
-                        self.hold(waiting.after, Outgoing::Reply { reply, answer });
+                        let answer = answer.map_err(EngineRefusal::ByMachine);
+                        self.send_once_durable(waiting.after, Outgoing::Reply { reply, answer });
                     }
                 }
                 effect if waiting.after <= self.durable && self.held.is_empty() => self.act(effect),
@@ -439,23 +439,23 @@ impl Machine<'_> {
         }
     }
 
-    fn say(&mut self, after: Seq, session: SessionId, message: ToWorker) {
+    fn send_to_worker(&mut self, after: Seq, session: SessionId, message: ToWorker) {
         if let Some(outbox) = self.sessions.get(&session) {
             let outbox = outbox.clone();
-            self.hold(after, Outgoing::Say { session, outbox, message });
+            self.send_once_durable(after, Outgoing::SendToWorker { session, outbox, message });
         }
     }
 
-    fn say_to_gate(&mut self, after: Seq, stream: StreamId, message: ForGate) {
+    fn send_to_gate(&mut self, after: Seq, stream: StreamId, message: ForGate) {
         if let Some(outbox) = self.gates.get(&stream) {
             let outbox = outbox.clone();
-            self.hold(after, Outgoing::SayGate { stream, outbox, message });
+            self.send_once_durable(after, Outgoing::SendToGate { stream, outbox, message });
         }
     }
 
     /// Holds a message until its event is durable. One that waits for no event at all says that there is no seat: it
     /// must not stand in a line that waits for the log.
-    fn hold(&mut self, after: Seq, out: Outgoing) {
+    fn send_once_durable(&mut self, after: Seq, out: Outgoing) {
         if after == Seq::default() {
             return self.shared.deliver(out);
         }
@@ -522,7 +522,7 @@ impl Machine<'_> {
         }
     }
 
-    fn request_commit(&self, request: CommitRequest<Shared>) {
+    fn request_commit(&self, request: CommitRequest<EngineState>) {
         self.log.push(request);
     }
 }

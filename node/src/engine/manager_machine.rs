@@ -10,7 +10,7 @@ use onward_core::manager::{Manager, SnapshotRecord};
 use onward_core::payload;
 use onward_core::time::{Mono, Now};
 use onward_log::codec::{self, DecodeError};
-use onward_log::{Digest, Error, StoredRow};
+use onward_log::{BlobDigest, Error, StoredRow};
 
 use crate::catalog::Catalog;
 use crate::run_loop::StateMachine;
@@ -45,7 +45,7 @@ impl StateMachine for Manager {
         self.state().job_count() as u64
     }
 
-    fn refers_to(&self, digest: &Digest) -> bool {
+    fn refers_to(&self, digest: &BlobDigest) -> bool {
         self.state().stored_refs(&payload::Digest(*digest)) > 0
     }
 
@@ -132,7 +132,7 @@ impl StateMachine for ManagerWithCatalog {
         StateMachine::size(&self.manager)
     }
 
-    fn refers_to(&self, digest: &Digest) -> bool {
+    fn refers_to(&self, digest: &BlobDigest) -> bool {
         StateMachine::refers_to(&self.manager, digest)
     }
 

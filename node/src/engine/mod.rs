@@ -80,7 +80,7 @@ use onward_health::LoopWatch;
 use onward_log::{Archive, BlobReader, codec};
 use tokio::sync::{Semaphore, oneshot, watch as watch_channel};
 
-use crate::backlog::Backlogged;
+use crate::backlog::BacklogItem;
 use crate::catalog::Catalog;
 use crate::clock;
 use crate::cluster::Heirs;
@@ -98,19 +98,19 @@ pub(crate) use terms::may_pass;
 pub use archived::ResultFault;
 pub use archivist::ArchiveRules;
 pub use backups::{Backup, BackupError, BackupMade, BackupProgress, MAX_BACKUPS};
-pub use content::{DamagedContent, Field};
-pub use delivery::{Delivery, DeliveryLimits};
+pub use content::{ContentField, DamagedContent};
+pub use delivery::{DeliveryGuard, DeliveryLimits};
 pub use disk_reads::MAX_DISK_READS;
 pub use gate_stream::{ForGate, GateReports, GateStream, GateStreamGone};
 pub use pacing::Pacing;
-pub use session::{Session, SessionGone};
-pub use start::Start;
+pub use session::{SessionGone, WorkerSession};
+pub use start::EngineStart;
 pub use stats::{Counter, Stats};
-pub use watch::Watch;
+pub use watch::ManagerJobWatch;
 
 /// The reason why an ask got no answer from the machine, or got a refusal.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum EngineRefusal {
     #[error("{0}")]
     ByMachine(Refusal),
     /// Another node leads, and this was surely not carried out here.
@@ -129,7 +129,7 @@ pub enum Refused {
     TooManyCalls(usize),
 }
 
-impl Refused {
+impl EngineRefusal {
     /// Asking again gives the same, because of what is stored or is not.
     pub const fn is_for_good(&self) -> bool {
         matches!(self, Self::Unreadable(_) | Self::Missing(_))
@@ -138,13 +138,13 @@ impl Refused {
 
 /// The view of everything that a read can see.
 #[derive(Debug)]
-pub struct View<'a> {
+pub struct ReadView<'a> {
     pub manager: &'a Manager,
     pub catalog: &'a Catalog,
 }
 
 type Deliver = Box<dyn FnOnce() + Send>;
-type ReadWork = Box<dyn FnOnce(&View<'_>) -> Deliver + Send>;
+type ReadWork = Box<dyn FnOnce(&ReadView<'_>) -> Deliver + Send>;
 
 /// Learns which output is kept, one by one, and the term of the machine that says so.
 type OutputsChecked = Box<dyn FnOnce(Term, Vec<Result<(), Refusal>>) + Send>;
@@ -162,24 +162,24 @@ enum Command {
         request: RequestId,
         call: Call,
         contents: Contents,
-        reply: oneshot::Sender<Result<Answer, Refused>>,
+        reply: oneshot::Sender<Result<Answer, EngineRefusal>>,
     },
     Ask(Question),
     Open {
         session: SessionId,
-        outbox: session::Outbox,
+        outbox: session::SessionSender,
     },
     /// A stream to a gate is open.
     OpenGate {
         stream: StreamId,
         datacenter: Name,
-        outbox: gate_stream::Outbox,
+        outbox: gate_stream::GateSender,
     },
     GateMessage {
         stream: StreamId,
         message: Box<ToDatacenter>,
         contents: Contents,
-        backlogged: Backlogged,
+        backlogged: BacklogItem,
     },
     Watch {
         job: JobId,
@@ -200,16 +200,16 @@ enum Command {
         term: Term,
     },
     /// Everything that was queued before this has been fed in.
-    Drained,
+    QueueEmptied,
     HandOver(Handover),
     Stop,
 }
 
 /// A handle on a running engine. Cheap to clone.
 #[derive(Clone)]
-pub struct Engine(Arc<Shared>);
+pub struct Engine(Arc<EngineState>);
 
-struct Shared {
+struct EngineState {
     run_queue: RunQueue<Command>,
     in_hand: AtomicUsize,
     max_in_hand: usize,
@@ -262,8 +262,8 @@ const MAX_IN_HAND: usize = 65_536;
 impl Engine {
     /// Starts the threads and returns once the log was replayed, and the seat was taken unless another holds it; or with what
     /// stood in the way.
-    pub fn start(start: Start) -> Result<Self, onward_log::Error> {
-        let shared = Arc::new(Shared::new(&start));
+    pub fn start(start: EngineStart) -> Result<Self, onward_log::Error> {
+        let shared = Arc::new(EngineState::new(&start));
         terms::spawn(start, &shared)?;
         Ok(Self(shared))
     }
@@ -320,13 +320,13 @@ impl Engine {
 
     /// Asks the machine and waits for its answer. Dropping the future says that the caller is gone. Payloads and
     /// results come with their bytes; the large ones go to the store from here.
-    pub async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
+    pub async fn call(&self, mut call: Call) -> Result<Answer, EngineRefusal> {
         let contents = Contents::of_call(&mut call);
         let answer = self.call_with(call, contents).await;
         self.answer_from_archive(answer).await
     }
 
-    async fn call_with(&self, call: Call, contents: Contents) -> Result<Answer, Refused> {
+    async fn call_with(&self, call: Call, contents: Contents) -> Result<Answer, EngineRefusal> {
         self.0.begin(call, contents)?.answer().await.map(|(answer, _)| answer)
     }
 
@@ -337,7 +337,7 @@ impl Engine {
     }
 
     /// A job that has left memory.
-    pub async fn archived(&self, job: JobId) -> Result<Option<JobImage>, Refused> {
+    pub async fn archived(&self, job: JobId) -> Result<Option<JobImage>, EngineRefusal> {
         let Some(archive) = self.0.archive_to_read()? else { return Ok(None) };
         let read = move || {
             let row = archive.get(job.as_u128())?;
@@ -347,7 +347,11 @@ impl Engine {
     }
 
     /// Jobs that have left memory, the newest first, beginning before `before`; and whether there are more.
-    pub async fn archived_before(&self, before: Option<JobId>, max: usize) -> Result<(Vec<JobImage>, bool), Refused> {
+    pub async fn archived_before(
+        &self,
+        before: Option<JobId>,
+        max: usize,
+    ) -> Result<(Vec<JobImage>, bool), EngineRefusal> {
         const MAX_BYTES: usize = 8 << 20;
         let Some(archive) = self.0.archive_to_read()? else { return Ok((Vec::new(), false)) };
         let read = move || {
@@ -360,7 +364,7 @@ impl Engine {
     }
 
     /// The number of jobs that have left memory and are kept.
-    pub async fn archived_count(&self) -> Result<u64, Refused> {
+    pub async fn archived_count(&self) -> Result<u64, EngineRefusal> {
         let Some(archive) = self.0.archive_to_read()? else { return Ok(0) };
         self.0.read_disk(move || archive.count()).await
     }
@@ -373,7 +377,7 @@ impl Engine {
     pub async fn ask_storage<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> Result<T, onward_log::Error> + Send + 'static,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, EngineRefusal> {
         self.0.read_disk(ask).await
     }
 
@@ -381,11 +385,11 @@ impl Engine {
     /// it could have seen is durable.
     pub async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&View<'_>) -> T + Send + 'static,
-    ) -> Result<T, Refused> {
+        work: impl FnOnce(&ReadView<'_>) -> T + Send + 'static,
+    ) -> Result<T, EngineRefusal> {
         let _permit = self.0.admit_call()?;
         let (reply, mut answer) = oneshot::channel();
-        let work = Box::new(move |view: &View<'_>| {
+        let work = Box::new(move |view: &ReadView<'_>| {
             let value = work(view);
             // Nobody may be waiting any more, which is fine.
             Box::new(move || drop(reply.send(value))) as Deliver
@@ -395,7 +399,7 @@ impl Engine {
     }
 
     /// Now, as the instants of jobs are measured. After the wall clock was stepped it says something else.
-    pub async fn log_time(&self) -> Result<Wall, Refused> {
+    pub async fn log_time(&self) -> Result<Wall, EngineRefusal> {
         self.read(|view| view.manager.log_time_at(clock::mono())).await
     }
 
@@ -412,7 +416,7 @@ impl Engine {
 
     /// Whether this attempt may print, and under which term, for a caller that waits for the answer and not longer than
     /// for that to a call.
-    pub async fn check_output(&self, claim: Claim) -> Result<(Term, Result<(), Refusal>), Refused> {
+    pub async fn check_output(&self, claim: Claim) -> Result<(Term, Result<(), Refusal>), EngineRefusal> {
         let _permit = self.0.admit_call()?;
         let (reply, mut answer) = oneshot::channel();
         // Nobody may be waiting any more, which is fine.
@@ -422,20 +426,20 @@ impl Engine {
         self.0.send(Command::Ask(Question::Printed { claims: vec![claim], session: None, reply: Box::new(told) }));
         match self.0.wait_in_time(&mut answer).await {
             // Nothing is printed before there is an answer, so that nothing was.
-            Some(Err(Refused::Unavailable(_))) => Err(self.0.not_begun()),
+            Some(Err(EngineRefusal::Unavailable(_))) => Err(self.0.not_begun()),
             Some(answer) => answer,
-            None => Err(Refused::disk_hangs(self.0.rules.seat_ttl)),
+            None => Err(EngineRefusal::disk_hangs(self.0.rules.seat_ttl)),
         }
     }
 
     /// Rings when something about this job has changed, durably.
-    pub fn watch(&self, job: JobId) -> Watch {
-        Watch::new(self.0.clone(), job)
+    pub fn watch(&self, job: JobId) -> ManagerJobWatch {
+        ManagerJobWatch::new(self.0.clone(), job)
     }
 
     /// A worker has connected.
-    pub fn open_session(&self) -> Session {
-        Session::open(self.clone())
+    pub fn open_session(&self) -> WorkerSession {
+        WorkerSession::open(self.clone())
     }
 
     /// Takes no more asks, makes everything durable that was decided, and ends the threads. A store that does not return
@@ -465,8 +469,8 @@ struct RunningThread {
 /// The wait on top of the time for which anybody waits for the log: for the archive, and for the last snapshot.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
-impl Shared {
-    fn new(start: &Start) -> Self {
+impl EngineState {
+    fn new(start: &EngineStart) -> Self {
         Self {
             run_queue: RunQueue::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
             in_hand: AtomicUsize::new(0),
@@ -514,7 +518,7 @@ impl Shared {
     }
 
     /// None if there never was one: an engine that has stopped does not know what is in its archive.
-    fn archive_to_read(&self) -> Result<Option<Arc<dyn Archive>>, Refused> {
+    fn archive_to_read(&self) -> Result<Option<Arc<dyn Archive>>, EngineRefusal> {
         match self.archive() {
             None if self.has_archive => Err(self.unavailable()),
             archive => Ok(archive),
@@ -540,20 +544,20 @@ impl Shared {
     }
 
     /// The refusal of a call to a node that follows. Nothing was done.
-    fn not_begun(&self) -> Refused {
+    fn not_begun(&self) -> EngineRefusal {
         let view = self.leader_view.borrow();
         let LeaderView::Following { leader: Some(LeaderAddress { name, address }), .. } = &*view else {
-            return Refused::NotBegun("nobody leads at the moment; try again soon".into());
+            return EngineRefusal::NotBegun("nobody leads at the moment; try again soon".into());
         };
-        Refused::NotBegun(format!("`{name}` leads, at {address}"))
+        EngineRefusal::NotBegun(format!("`{name}` leads, at {address}"))
     }
 
-    fn unavailable(&self) -> Refused {
+    fn unavailable(&self) -> EngineRefusal {
         let trouble = self.trouble();
         if trouble.is_empty() && !self.is_stopping() && self.is_other_leading() {
             return self.not_begun();
         }
-        Refused::Unavailable(if trouble.is_empty() {
+        EngineRefusal::Unavailable(if trouble.is_empty() {
             "it is stopping, or it has just begun a new term".into()
         } else {
             trouble
@@ -564,15 +568,15 @@ impl Shared {
         self.trouble.lock().expect("no thread panics while it holds this").clone()
     }
 
-    fn admit_call(self: &Arc<Self>) -> Result<InFlightPermit, Refused> {
+    fn admit_call(self: &Arc<Self>) -> Result<InFlightPermit, EngineRefusal> {
         if self.in_hand.fetch_add(1, Ordering::Relaxed) >= self.max_in_hand {
             self.in_hand.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refused::TooManyCalls(self.max_in_hand));
+            return Err(EngineRefusal::TooManyCalls(self.max_in_hand));
         }
         Ok(InFlightPermit(self.clone()))
     }
 
-    fn begin(self: &Arc<Self>, call: Call, contents: Contents) -> Result<Pending, Refused> {
+    fn begin(self: &Arc<Self>, call: Call, contents: Contents) -> Result<Pending, EngineRefusal> {
         let permit = self.admit_call()?;
         let request = RequestId(self.next.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();

@@ -9,10 +9,10 @@ use onward_core::ids::RequestId;
 use onward_core::input::Input;
 use tokio::sync::oneshot;
 
-use super::{Command, Refused, Shared};
+use super::{Command, EngineRefusal, EngineState};
 
 /// A place among the calls in hand.
-pub(super) struct InFlightPermit(pub(super) Arc<Shared>);
+pub(super) struct InFlightPermit(pub(super) Arc<EngineState>);
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
@@ -23,13 +23,13 @@ impl Drop for InFlightPermit {
 /// A call that waits for its answer.
 pub(super) struct Pending {
     pub(super) request: RequestId,
-    pub(super) answer: oneshot::Receiver<Result<Answer, Refused>>,
+    pub(super) answer: oneshot::Receiver<Result<Answer, EngineRefusal>>,
     pub(super) permit: InFlightPermit,
     pub(super) answered: bool,
 }
 
 impl Pending {
-    pub(super) async fn answer(mut self) -> Result<(Answer, RequestId), Refused> {
+    pub(super) async fn answer(mut self) -> Result<(Answer, RequestId), EngineRefusal> {
         let answer = self.permit.0.wait_for(&mut self.answer).await?;
         self.answered = true;
         answer.map(|answer| (answer, self.request))
@@ -44,18 +44,18 @@ impl Drop for Pending {
     }
 }
 
-impl Shared {
+impl EngineState {
     /// The answer that is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what
     /// was asked is then given up, and may be carried out all the same.
-    pub(super) async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
+    pub(super) async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, EngineRefusal> {
         let span = self.rules.seat_ttl;
         self.wait_in_time(answer).await.unwrap_or_else(|| {
-            Err(Refused::Unavailable(format!("its storage has not answered for {span:?}; {NOT_KNOWN}")))
+            Err(EngineRefusal::Unavailable(format!("its storage has not answered for {span:?}; {NOT_KNOWN}")))
         })
     }
 
     /// The same; none if it is given up.
-    pub(super) async fn wait_in_time<T>(&self, answer: &mut oneshot::Receiver<T>) -> Option<Result<T, Refused>> {
+    pub(super) async fn wait_in_time<T>(&self, answer: &mut oneshot::Receiver<T>) -> Option<Result<T, EngineRefusal>> {
         // The machine refuses in time what it has not begun, and knows that nothing was done.
         // A machine that hangs itself refuses nothing, so a time is needed here in any case. Where it is too short, the answer
         // says less than is known, and nothing that is wrong.
@@ -72,9 +72,11 @@ impl Shared {
     }
 
     /// The refusal of a caller that waited for a machine which was dropped.
-    fn not_known(&self) -> Refused {
+    fn not_known(&self) -> EngineRefusal {
         match self.unavailable() {
-            Refused::Unavailable(why) | Refused::NotBegun(why) => Refused::Unavailable(format!("{why}; {NOT_KNOWN}")),
+            EngineRefusal::Unavailable(why) | EngineRefusal::NotBegun(why) => {
+                EngineRefusal::Unavailable(format!("{why}; {NOT_KNOWN}"))
+            }
             refused => refused,
         }
     }

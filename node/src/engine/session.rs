@@ -9,7 +9,7 @@ use onward_core::message::{FromWorker, ToWorker};
 use onward_proto::manager::weight;
 
 use super::content::Contents;
-use super::delivery::{Room, Undelivered};
+use super::delivery::{DeliveryError, WorkerRoom};
 use super::{Command, Engine};
 use crate::outbox::{self, Unread};
 
@@ -21,13 +21,13 @@ const MAX_UNREAD: usize = 200_000;
 const READ_AT_ONCE: usize = 1 << 20;
 
 /// The outbox for messages to a session.
-pub(super) type Outbox = outbox::Outbox<ToWorker>;
+pub(super) type SessionSender = outbox::BacklogSender<ToWorker>;
 
 #[derive(Debug)]
 pub struct SessionGone;
 
 /// Dropping it closes the session.
-pub struct Session {
+pub struct WorkerSession {
     id: SessionId,
     engine: Engine,
     unread: Unread<ToWorker>,
@@ -37,13 +37,13 @@ pub struct Session {
     fetches_inputs: bool,
 }
 
-impl core::fmt::Debug for Session {
+impl core::fmt::Debug for WorkerSession {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-impl Session {
+impl WorkerSession {
     pub(super) fn open(engine: Engine) -> Self {
         let shared = &engine.0;
         let id = SessionId(shared.next.fetch_add(1, Ordering::Relaxed));
@@ -53,7 +53,7 @@ impl Session {
     }
 
     /// Results come with their bytes; the large ones go to the store from here.
-    pub fn say(&mut self, mut message: FromWorker) {
+    pub fn send(&mut self, mut message: FromWorker) {
         let contents = Contents::of_message(&mut message);
         self.engine.0.send(Command::WorkerMessage { session: self.id, message, contents });
     }
@@ -71,7 +71,7 @@ impl Session {
 
     /// The next messages for the worker, up to `max` of those that are there; an error once the machine closed the
     /// session. Nothing is lost if this is given up while it waits.
-    pub async fn hear(&mut self, into: &mut Vec<ToWorker>, max: usize) -> Result<(), SessionGone> {
+    pub async fn receive(&mut self, into: &mut Vec<ToWorker>, max: usize) -> Result<(), SessionGone> {
         loop {
             if self.heard.is_empty() && self.complete.is_empty() {
                 let mut heard = Vec::new();
@@ -82,20 +82,20 @@ impl Session {
             }
             let delivery = self.engine.0.delivery;
             let inputs = self.fetches_inputs.then_some(delivery.frame_inputs);
-            let room = Room { inputs, assignment: delivery.assignment };
+            let room = WorkerRoom { inputs, assignment: delivery.assignment };
             let mut read = 0;
             while read < READ_AT_ONCE
                 && let Some(message) = self.heard.front_mut()
             {
                 let completed = complete(&self.engine, message, room).await;
                 let message = match completed {
-                    Err(Undelivered::ForNow(error)) => {
+                    Err(DeliveryError::ForNow(error)) => {
                         // The worker comes again and is told then; half of it would be of no use.
                         tracing::warn!(%error, "the store could not be read; closing the session");
                         return Err(SessionGone);
                     }
                     Ok(()) => self.heard.pop_front().expect("it is the first"),
-                    Err(Undelivered::ForGood(why)) => {
+                    Err(DeliveryError::ForGood(why)) => {
                         let unsent = self.heard.pop_front().expect("it is the first");
                         if let ToWorker::Assign(assignment) = unsent {
                             self.engine.give_up(assignment.claim, &why);
@@ -116,11 +116,11 @@ impl Session {
 
 /// Adds what the machine does not have: contents, and the answers about jobs that have left memory. Doing it twice does
 /// no harm.
-async fn complete(engine: &Engine, message: &mut ToWorker, room: Room) -> Result<(), Undelivered> {
+async fn complete(engine: &Engine, message: &mut ToWorker, room: WorkerRoom) -> Result<(), DeliveryError> {
     match message {
         ToWorker::Assign(assignment) => engine.complete(assignment, room).await,
-        ToWorker::BeatAnswers(answers) => engine.answer_late_beats(answers).await.map_err(Undelivered::ForNow),
-        ToWorker::SettleAnswers(answers) => engine.answer_late_outcomes(answers).await.map_err(Undelivered::ForNow),
+        ToWorker::BeatAnswers(answers) => engine.answer_late_beats(answers).await.map_err(DeliveryError::ForNow),
+        ToWorker::SettleAnswers(answers) => engine.answer_late_outcomes(answers).await.map_err(DeliveryError::ForNow),
         ToWorker::Welcome { .. }
         | ToWorker::Rejected(_)
         | ToWorker::ExtensionAnswer(_)
@@ -131,7 +131,7 @@ async fn complete(engine: &Engine, message: &mut ToWorker, room: Room) -> Result
     }
 }
 
-impl Drop for Session {
+impl Drop for WorkerSession {
     fn drop(&mut self) {
         self.engine.0.send(Command::Input(Input::SessionClosed { session: self.id }));
     }

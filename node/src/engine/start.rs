@@ -11,7 +11,7 @@ use crate::cluster::{Heirs, Leadership, SoleLeader};
 use crate::traces::Exporter;
 
 /// Everything that an engine is started with.
-pub struct Start {
+pub struct EngineStart {
     pub rules: Rules,
     /// Gives a handle on the log; asked again for every term.
     pub log: Box<dyn FnMut() -> Result<Box<dyn Log>, Error> + Send>,
@@ -34,7 +34,7 @@ pub struct Start {
     pub hang_after: Duration,
 }
 
-impl Start {
+impl EngineStart {
     /// A number of events that are replayed in about a second, which a snapshot would hardly shorten.
     pub const SNAPSHOT_EVERY: u64 = 2_000_000;
 
@@ -59,7 +59,7 @@ impl Start {
     }
 }
 
-impl core::fmt::Debug for Start {
+impl core::fmt::Debug for EngineStart {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Start").finish_non_exhaustive()
     }

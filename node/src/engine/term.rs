@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use onward_core::fence::Term;
 use onward_core::manager::Manager;
-use onward_log::{Changed, Error};
+use onward_log::{Error, LogChange};
 
-use super::held_commands::{Flow, HeldCommands};
+use super::held_commands::{HeldCommands, LoopControl};
 use super::manager_machine::ManagerWithCatalog;
 use super::watch::Watchers;
-use super::{Shared, Start};
+use super::{EngineStart, EngineState};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
 use crate::cluster::{Leadership, OwnStanding, SeatLook};
-use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
+use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, SeatBid};
 
 /// The interval between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -26,18 +26,18 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(super) type Leading = NewTerm<ManagerWithCatalog>;
 
 /// The role of a node, once it has read its log.
-pub(super) enum Begun {
+pub(super) enum StartRole {
     Leads(Leading),
     Follows(Follower<ManagerWithCatalog>),
 }
 
 /// Begins for the first time. In doubt it tries again for a while: whoever starts a node may have to come and do it
 /// once more.
-pub(super) fn begin_first(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+pub(super) fn begin_first(start: &mut EngineStart, shared: &EngineState) -> Result<StartRole, Error> {
     let since = Instant::now();
     loop {
         match begin(start, shared) {
-            Err(error) if error.changed() == Changed::Maybe && since.elapsed() < start.rules.seat_ttl => {
+            Err(error) if error.changed() == LogChange::Maybe && since.elapsed() < start.rules.seat_ttl => {
                 thread::sleep(start.pacing.ask_again);
             }
             known => return known,
@@ -46,7 +46,7 @@ pub(super) fn begin_first(start: &mut Start, shared: &Shared) -> Result<Begun, E
 }
 
 /// Reads the log to its end, and takes the seat if it may. In doubt too, the next try does so anew: a term may go unused.
-pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+pub(super) fn begin(start: &mut EngineStart, shared: &EngineState) -> Result<StartRole, Error> {
     // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
     match start.leadership.look(OwnStanding::BEFORE_READING) {
         SeatLook::Follow { term, leader } if term != Term::default() => {
@@ -65,12 +65,12 @@ pub(super) fn begin(start: &mut Start, shared: &Shared) -> Result<Begun, Error> 
 /// Follows until it leads, or has to begin anew; none if the node stops.
 pub(super) fn follow_on(
     mut follower: Follower<ManagerWithCatalog>,
-    start: &mut Start,
-    shared: &Shared,
+    start: &mut EngineStart,
+    shared: &EngineState,
     kept: &mut HeldCommands,
     watchers: &mut Watchers,
-) -> Option<Result<Begun, Error>> {
-    if kept.keep_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
+) -> Option<Result<StartRole, Error>> {
+    if kept.keep_for(LOOK_EVERY, shared, watchers) == LoopControl::Stop || shared.is_stopping() {
         return None;
     }
     kept.refuse_all(shared);
@@ -82,14 +82,18 @@ pub(super) fn follow_on(
         Ok(CatchUp::Outdated) => begin(start, shared),
         // Events that were read are still worth having.
         Err(error @ (Error::Io { .. } | Error::Unknown { .. })) => {
-            say_trouble(shared, &error, &*start.leadership);
-            Ok(Begun::Follows(follower))
+            report_trouble(shared, &error, &*start.leadership);
+            Ok(StartRole::Follows(follower))
         }
         Err(error) => Err(error),
     })
 }
 
-fn try_for_seat(follower: Follower<ManagerWithCatalog>, start: &mut Start, shared: &Shared) -> Result<Begun, Error> {
+fn try_for_seat(
+    follower: Follower<ManagerWithCatalog>,
+    start: &mut EngineStart,
+    shared: &EngineState,
+) -> Result<StartRole, Error> {
     shared.following.caught_up(follower.newest(), clock::mono());
     let is_live = shared.vitals.watch.health().report().why_not_live().is_none();
     let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live, may_stand: true };
@@ -102,22 +106,22 @@ fn try_for_seat(follower: Follower<ManagerWithCatalog>, start: &mut Start, share
             SeatLook::Unseen => shared.publish_cut_off(),
             SeatLook::Try => {}
         }
-        return Ok(Begun::Follows(follower));
+        return Ok(StartRole::Follows(follower));
     }
     shared.vitals.takeover.begin_unless_begun();
     let term = match follower.lead()? {
-        Tried::Follows(follower) => return Ok(Begun::Follows(follower)),
-        Tried::Leads(term) => term,
+        SeatBid::Follows(follower) => return Ok(StartRole::Follows(follower)),
+        SeatBid::Leads(term) => term,
     };
     start.leadership.leads(term.term);
     shared.stay_above(term.machine.catalog.newest(), term.term);
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
     shared.stats.terms.add(1);
-    Ok(Begun::Leads(term))
+    Ok(StartRole::Leads(term))
 }
 
 /// Says once what is wrong, for as long as it stays the same.
-pub(super) fn say_trouble(shared: &Shared, error: &Error, leadership: &dyn Leadership) {
+pub(super) fn report_trouble(shared: &EngineState, error: &Error, leadership: &dyn Leadership) {
     let mut cause = error.cause();
     if matches!(error, Error::NewerVersion { .. } | Error::NewerFormat { .. })
         && let Some(version) = leadership.leader_version()
@@ -135,7 +139,7 @@ mod tests {
     use onward_core::ids::{ClientId, Incarnation, Name, WorkerId};
     use onward_core::input::{Call, Poll, Submission};
     use onward_core::job::Draft;
-    use onward_core::message::{Report, Settlement, Subscription};
+    use onward_core::message::{EndReport, Settlement, Subscription};
     use onward_core::settings::Rules;
     use onward_log::{Log, MemoryLog};
 
@@ -149,7 +153,7 @@ mod tests {
     async fn whoever_follows_has_the_state_of_whoever_leads_at_the_same_event() {
         let log = MemoryLog::new();
         let handle = log.clone();
-        let mut start = Start::new(Rules::default(), move || Ok(Box::new(handle.clone()) as Box<dyn Log>));
+        let mut start = EngineStart::new(Rules::default(), move || Ok(Box::new(handle.clone()) as Box<dyn Log>));
         start.snapshot_every = 300;
         let engine = Engine::start(start).expect("a log in memory can be opened");
         let read = || {
@@ -179,7 +183,7 @@ mod tests {
             let (leases, mut delivery) = engine.poll(poll(&format!("w{}", round % 4))).await.unwrap();
             delivery.done();
             let settled = leases.iter().skip(1).map(|lease| lease.claim);
-            let settled = settled.map(|claim| Settlement::new(claim, Report::Succeed { result: (*b"1").into() }));
+            let settled = settled.map(|claim| Settlement::new(claim, EndReport::Succeed { result: (*b"1").into() }));
             engine.call(Call::Settle(settled.collect())).await.unwrap();
             for follower in [&mut follower, &mut read()] {
                 if follower.catch_up().unwrap() == CatchUp::Outdated {

@@ -10,16 +10,16 @@ use onward_core::health::overload::{OverloadLevel, OverloadReason};
 use onward_log::Error;
 
 use super::archivist::{self, ToArchive};
-use super::held_commands::{Flow, HeldCommands};
+use super::held_commands::{HeldCommands, LoopControl};
 use super::machine::{machine_of, serve};
-use super::term::{Begun, Leading, begin, begin_first, follow_on, say_trouble};
+use super::term::{Leading, StartRole, begin, begin_first, follow_on, report_trouble};
 use super::timetable::{self, FindDue};
 use super::vitals::DieOnPanic;
 use super::watch::Watchers;
-use super::{RunningThread, Shared, Start};
+use super::{EngineStart, EngineState, RunningThread};
 use crate::run_loop::{CloseAtEnd, Host as _, TermEnd};
 
-pub(super) fn spawn(mut start: Start, shared: &Arc<Shared>) -> Result<(), Error> {
+pub(super) fn spawn(mut start: EngineStart, shared: &Arc<EngineState>) -> Result<(), Error> {
     // The first term is begun here, so that whoever starts a node learns at once what is wrong. A node that shares its log
     // goes on without, for as long as nothing can be stored: it has others to pass calls on to, and a restart does not help.
     let first = match begin_first(&mut start, shared) {
@@ -43,7 +43,7 @@ pub(crate) fn may_pass(error: &Error) -> bool {
 }
 
 /// Term after term, until told to stop.
-fn run(first: Result<Begun, Error>, start: Start, shared: &Arc<Shared>) {
+fn run(first: Result<StartRole, Error>, start: EngineStart, shared: &Arc<EngineState>) {
     // Also if it panics: nobody may wait for a machine that is no more.
     let _end = (DieOnPanic(&shared.vitals.machine), CloseAtEnd(&shared.run_queue));
     let archivist = start.archive.clone().and_then(|archive| {
@@ -73,9 +73,9 @@ fn run(first: Result<Begun, Error>, start: Start, shared: &Arc<Shared>) {
 }
 
 fn run_terms(
-    first: Result<Begun, Error>,
-    mut start: Start,
-    shared: &Arc<Shared>,
+    first: Result<StartRole, Error>,
+    mut start: EngineStart,
+    shared: &Arc<EngineState>,
     to_archive: Option<Sender<ToArchive>>,
     find_due: Option<Sender<FindDue>>,
 ) {
@@ -85,11 +85,12 @@ fn run_terms(
     let mut kept = HeldCommands::for_as_long_as(start.rules.seat_ttl);
     loop {
         let ended = match begun {
-            Ok(Begun::Leads(term)) => {
+            Ok(StartRole::Leads(term)) => {
                 kept.give_back(&shared.run_queue);
                 serve_term(term, &start, shared, (&to_archive, &find_due), &mut watchers)
             }
-            Ok(Begun::Follows(follower)) => match follow_on(follower, &mut start, shared, &mut kept, &mut watchers) {
+            Ok(StartRole::Follows(follower)) => match follow_on(follower, &mut start, shared, &mut kept, &mut watchers)
+            {
                 Some(next) => {
                     begun = next;
                     continue;
@@ -108,7 +109,8 @@ fn run_terms(
                 let view = shared.leader_view.borrow().clone();
                 if shared.handover.carry_out(&mut *start.leadership, view, |view| shared.publish(view)) {
                     // Commands that were not begun are for the next leader, and their callers learn that at once.
-                    if kept.keep_for(Duration::ZERO, shared, &mut watchers) == Flow::Stop || shared.is_stopping() {
+                    if kept.keep_for(Duration::ZERO, shared, &mut watchers) == LoopControl::Stop || shared.is_stopping()
+                    {
                         return;
                     }
                     kept.refuse_all(shared);
@@ -123,7 +125,7 @@ fn run_terms(
                     shared.publish_cut_off();
                 }
                 shared.stats.seats_lost.add(u64::from(matches!(error, Error::StaleTerm { .. })));
-                say_trouble(shared, &error, &*start.leadership);
+                report_trouble(shared, &error, &*start.leadership);
             }
             TermEnd::SeatLost => {
                 start.leadership.term_ended();
@@ -134,7 +136,7 @@ fn run_terms(
         }
         // Whatever failed, the disk and the node's own log are left in peace for a while.
         let rest = start.pacing.term_every.saturating_sub(tried_at.elapsed());
-        let is_told_to_stop = !rest.is_zero() && kept.keep_for(rest, shared, &mut watchers) == Flow::Stop;
+        let is_told_to_stop = !rest.is_zero() && kept.keep_for(rest, shared, &mut watchers) == LoopControl::Stop;
         if is_told_to_stop || shared.is_stopping() {
             return;
         }
@@ -145,8 +147,8 @@ fn run_terms(
 
 fn serve_term(
     term: Leading,
-    start: &Start,
-    shared: &Arc<Shared>,
+    start: &EngineStart,
+    shared: &Arc<EngineState>,
     senders: (&Option<Sender<ToArchive>>, &Option<Sender<FindDue>>),
     watchers: &mut Watchers,
 ) -> TermEnd {

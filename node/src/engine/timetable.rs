@@ -18,7 +18,7 @@ use onward_core::time::Wall;
 use onward_health::schedule::Calendar;
 
 use super::vitals::DieOnPanic;
-use super::{Command, Shared};
+use super::{Command, EngineState};
 
 /// A request for due instants, as `Effect::FindDue` makes it.
 pub(super) struct FindDue {
@@ -32,13 +32,13 @@ pub(super) struct FindDue {
 /// More calendars than this are not kept ready.
 const MAX_CALENDARS: usize = 16_384;
 
-pub(super) fn spawn(shared: Arc<Shared>) -> std::io::Result<(Sender<FindDue>, JoinHandle<()>)> {
+pub(super) fn spawn(shared: Arc<EngineState>) -> std::io::Result<(Sender<FindDue>, JoinHandle<()>)> {
     let (sender, asks) = channel();
     let thread = thread::Builder::new().name("onward-schedules".into()).spawn(move || answer(&asks, &shared))?;
     Ok((sender, thread))
 }
 
-fn answer(asks: &Receiver<FindDue>, shared: &Shared) {
+fn answer(asks: &Receiver<FindDue>, shared: &EngineState) {
     let _die = DieOnPanic(&shared.vitals.schedules);
     let mut calendars = Calendars::default();
     while let Ok(ask) = asks.recv() {

@@ -30,7 +30,7 @@
 
 use std::time::Duration;
 
-use onward_health::{Input, LoopWatch, Pulse};
+use onward_health::{LoopWatch, Pulse, ReadinessInput};
 
 /// A snapshot's part and an archive's batch wait for the disk in turn with everything else.
 const SLOW: u32 = 30;
@@ -113,7 +113,7 @@ struct LogAnswers {
     seat_ttl: Duration,
 }
 
-impl Input for LogAnswers {
+impl ReadinessInput for LogAnswers {
     fn name(&self) -> &str {
         "log"
     }

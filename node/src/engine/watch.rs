@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use onward_core::ids::JobId;
 use tokio::sync::Notify;
 
-use super::{Command, Shared};
+use super::{Command, EngineState};
 
 pub(crate) struct Bell {
     pub(crate) id: u64,
@@ -15,21 +15,21 @@ pub(crate) struct Bell {
 }
 
 /// Rings after a change; several changes may ring once. Dropping it ends the watch.
-pub struct Watch {
-    shared: Arc<Shared>,
+pub struct ManagerJobWatch {
+    shared: Arc<EngineState>,
     job: JobId,
     id: u64,
     rings: Arc<Notify>,
 }
 
-impl core::fmt::Debug for Watch {
+impl core::fmt::Debug for ManagerJobWatch {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Watch").field("job", &self.job).finish_non_exhaustive()
     }
 }
 
-impl Watch {
-    pub(super) fn new(shared: Arc<Shared>, job: JobId) -> Self {
+impl ManagerJobWatch {
+    pub(super) fn new(shared: Arc<EngineState>, job: JobId) -> Self {
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
         let rings = Arc::new(Notify::new());
         shared.send(Command::Watch { job, bell: Bell { id, rings: rings.clone() } });
@@ -41,7 +41,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for ManagerJobWatch {
     fn drop(&mut self) {
         self.shared.send(Command::Unwatch { job: self.job, bell: self.id });
     }

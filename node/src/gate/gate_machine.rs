@@ -9,7 +9,7 @@ use onward_core::ids::Seq;
 use onward_core::payload;
 use onward_core::time::{Mono, Now};
 use onward_log::codec::{self, DecodeError};
-use onward_log::{Digest, Error, StoredRow};
+use onward_log::{BlobDigest, Error, StoredRow};
 
 use crate::run_loop::StateMachine;
 
@@ -43,7 +43,7 @@ impl StateMachine for Gate {
         self.size()
     }
 
-    fn refers_to(&self, digest: &Digest) -> bool {
+    fn refers_to(&self, digest: &BlobDigest) -> bool {
         self.refers_to(&payload::Digest(*digest))
     }
 

@@ -11,20 +11,20 @@ use onward_core::ids::StreamId;
 use onward_health::Pulse;
 use tokio::sync::{Notify, oneshot};
 
-use super::{Command, Deliver, Shared};
-use crate::engine::Refused;
-use crate::outbox::{Outbox, PutResult};
+use super::{Command, Deliver, GateState};
+use crate::engine::EngineRefusal;
+use crate::outbox::{BacklogSender, PutResult};
 use crate::run_loop::{CommitAnswer, Host, RunQueue};
 
 /// Something for others, complete in itself.
 pub(super) enum Outgoing {
     Deliver(Deliver),
     Ring(Arc<Notify>),
-    Say { stream: StreamId, outbox: Outbox<ToDatacenter>, message: ToDatacenter },
-    Reply { reply: oneshot::Sender<Result<Answer, Refused>>, answer: Result<Answer, Refused> },
+    SendToDatacenter { stream: StreamId, outbox: BacklogSender<ToDatacenter>, message: ToDatacenter },
+    Reply { reply: oneshot::Sender<Result<Answer, EngineRefusal>>, answer: Result<Answer, EngineRefusal> },
 }
 
-impl Host for Shared {
+impl Host for GateState {
     type Machine = Gate;
     type Command = Command;
     type Outgoing = Outgoing;
@@ -37,7 +37,7 @@ impl Host for Shared {
         match out {
             Outgoing::Deliver(deliver) => deliver(),
             Outgoing::Ring(bell) => bell.notify_one(),
-            Outgoing::Say { stream, outbox, message } => {
+            Outgoing::SendToDatacenter { stream, outbox, message } => {
                 if outbox.put(message) == PutResult::CutOff {
                     self.stats.streams_cut_off.add(1);
                     self.send(Command::Close { stream });
@@ -52,7 +52,7 @@ impl Host for Shared {
 
     /// Decisions are on their way before those who look at them are answered.
     fn goes_first(out: &Outgoing) -> bool {
-        matches!(out, Outgoing::Say { .. })
+        matches!(out, Outgoing::SendToDatacenter { .. })
     }
 
     fn answer(&self, answer: CommitAnswer) {

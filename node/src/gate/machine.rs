@@ -17,20 +17,20 @@ use onward_core::ids::{RequestId, Seq, StreamId};
 use onward_core::manager::SeatState;
 use onward_core::payload::Payload;
 use onward_core::time::{Awake, Mono, Now};
-use onward_log::{Digest, Error, OwnedBlob};
+use onward_log::{BlobDigest, Error, OwnedBlob};
 use tokio::sync::oneshot;
 
 use super::host::Outgoing;
-use super::term::{Begun, Flow, FollowerLoad, HeldCalls, begin, begin_first, follow_on, say_trouble};
-use super::{Command, GateStart, ReadWork, RunningThread, Shared, notices};
+use super::term::{FollowerLoad, GateStartRole, HeldCalls, LoopControl, begin, begin_first, follow_on, report_trouble};
+use super::{Command, GateStart, GateState, ReadWork, RunningThread, notices};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
-use crate::engine::Refused;
+use crate::engine::EngineRefusal;
 use crate::engine::content::Contents;
 use crate::engine::load::{self, Meter};
 use crate::engine::vitals::DieOnPanic;
 use crate::engine::watch::Watchers;
-use crate::outbox::Outbox;
+use crate::outbox::BacklogSender;
 use crate::run_loop::{
     CloseAtEnd, CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer, Host as _, NewTerm,
     OutgoingSender, Rounds, Snapshots, StateMachine, TermEnd, Wait, take_turns,
@@ -45,7 +45,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The pause between two turns in which something is done for later.
 const BREATH: Duration = Duration::from_micros(500);
 
-pub(super) fn spawn(mut start: GateStart, shared: &Arc<Shared>) -> Result<(), Error> {
+pub(super) fn spawn(mut start: GateStart, shared: &Arc<GateState>) -> Result<(), Error> {
     // The first term is begun here, so that whoever starts a gate learns at once what is wrong.
     let first = begin_first(&mut start, shared)?;
     let (theirs, (running, ended)) = (shared.clone(), channel());
@@ -63,7 +63,7 @@ pub(super) fn spawn(mut start: GateStart, shared: &Arc<Shared>) -> Result<(), Er
 }
 
 /// Term after term, until told to stop.
-fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
+fn run_terms(first: GateStartRole, mut start: GateStart, shared: &Arc<GateState>) {
     let mut begun = Ok(first);
     let mut tried_at = Instant::now();
     let mut watchers = Watchers::default();
@@ -71,13 +71,13 @@ fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
     let mut held = HeldCalls::for_as_long_as(start.rules.seat_ttl);
     loop {
         let ended = match begun {
-            Ok(Begun::Leads(term)) => {
+            Ok(GateStartRole::Leads(term)) => {
                 held.give_back(shared);
                 let ended = serve_term(term, &start, shared, &mut watchers);
                 load = FollowerLoad::new(start.rules.overload);
                 ended
             }
-            Ok(Begun::Follows(follower)) => {
+            Ok(GateStartRole::Follows(follower)) => {
                 match follow_on(follower, &mut start, shared, &mut held, &mut watchers, &mut load) {
                     Some(next) => {
                         begun = next;
@@ -99,7 +99,7 @@ fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
                 if shared.handover.carry_out(&mut *start.leadership, view, |view| shared.publish(view)) {
                     // Commands that were not begun are for the next leader, and their callers learn that at once.
                     let flow = held.wait_for(Duration::ZERO, shared, &mut watchers);
-                    if flow == Flow::Stop || shared.is_stopping() {
+                    if flow == LoopControl::Stop || shared.is_stopping() {
                         return;
                     }
                     held.refuse(shared);
@@ -109,7 +109,7 @@ fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
             }
             TermEnd::Failed(error) => {
                 start.leadership.term_ended();
-                say_trouble(shared, &error);
+                report_trouble(shared, &error);
             }
             TermEnd::SeatLost => {
                 start.leadership.term_ended();
@@ -119,7 +119,7 @@ fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
         }
         // Whatever failed, the disk and the node's own log are left in peace for a while.
         let rest = start.pacing.term_every.saturating_sub(tried_at.elapsed());
-        let is_told_to_stop = !rest.is_zero() && held.wait_for(rest, shared, &mut watchers) == Flow::Stop;
+        let is_told_to_stop = !rest.is_zero() && held.wait_for(rest, shared, &mut watchers) == LoopControl::Stop;
         if is_told_to_stop || shared.is_stopping() {
             return;
         }
@@ -128,7 +128,7 @@ fn run_terms(first: Begun, mut start: GateStart, shared: &Arc<Shared>) {
     }
 }
 
-fn serve_term(term: NewTerm<Gate>, start: &GateStart, shared: &Arc<Shared>, watchers: &mut Watchers) -> TermEnd {
+fn serve_term(term: NewTerm<Gate>, start: &GateStart, shared: &Arc<GateState>, watchers: &mut Watchers) -> TermEnd {
     shared.load.set(OverloadLevel::Normal, OverloadReason::WithinLimits);
     let (mut committer, log, outgoing) =
         Committer::new(term.log, (term.term, term.taken_at), term.last, shared.clone());
@@ -161,7 +161,7 @@ fn serve_term(term: NewTerm<Gate>, start: &GateStart, shared: &Arc<Shared>, watc
     // Nobody is heard before the beginning of the term is durable: all would be refused.
     committer.work();
     machine.now = clock::now();
-    machine.look_at_log();
+    machine.handle_commits();
     if !committer.has_failed() {
         shared.set_trouble(String::new());
         shared.publish(LeaderView::Leading { term: machine.term });
@@ -187,32 +187,32 @@ struct Machine<'a> {
     /// Reads that wait for the seat, with when they came.
     kept_reads: VecDeque<(Mono, ReadWork)>,
     /// Messages for others; handed to the log with the events that they wait for.
-    outgoing: OutgoingSender<Shared>,
+    outgoing: OutgoingSender<GateState>,
     /// Effects that concern the machine itself, until they may be carried out.
     held: VecDeque<(Seq, Effect)>,
     durable: Seq,
-    replies: HashMap<RequestId, oneshot::Sender<Result<Answer, Refused>>>,
-    streams: HashMap<StreamId, Outbox<ToDatacenter>>,
+    replies: HashMap<RequestId, oneshot::Sender<Result<Answer, EngineRefusal>>>,
+    streams: HashMap<StreamId, BacklogSender<ToDatacenter>>,
     watchers: &'a mut Watchers,
     load: OverloadDetector,
     level: OverloadLevel,
     meter: Meter,
     snapshots: Snapshots<Gate>,
-    log: CommitQueue<Shared>,
+    log: CommitQueue<GateState>,
     /// Told to stop, when this was the newest event.
     stopping: Option<Seq>,
     /// The machine stops in order to hand the seat over.
     hands_over: bool,
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<GateState>,
 }
 
 impl Rounds for Machine<'_> {
-    type Host = Shared;
+    type Host = GateState;
 
     fn round(&mut self, commands: &mut VecDeque<Command>) -> Option<TermEnd> {
         self.shared.vitals.machine.begin();
         self.now = clock::now();
-        self.look_at_log();
+        self.handle_commits();
         if commands.is_empty() {
             self.step(Input::Wake);
         }
@@ -236,7 +236,7 @@ impl Rounds for Machine<'_> {
         if taken > 0 && self.gate.next_wakeup().is_some_and(|(at, _)| at <= self.now.mono) {
             self.step(Input::Wake);
         }
-        self.look_at_reads();
+        self.answer_kept_reads();
         self.judge_load();
         self.hand_to_log();
         if let Some(request) = self.snapshots.advance(Instant::now(), &mut self.gate) {
@@ -283,7 +283,7 @@ impl Machine<'_> {
             Command::Read(work) => {
                 self.shared.stats.reads.add(1);
                 self.kept_reads.push_back((self.now.mono, work));
-                self.look_at_reads();
+                self.answer_kept_reads();
             }
             Command::Open { stream, datacenter, outbox } => {
                 self.streams.insert(stream, outbox);
@@ -317,12 +317,12 @@ impl Machine<'_> {
     fn stop(&mut self) {
         self.stopping.get_or_insert(self.gate.newest());
         self.log.progress.wait_for(true);
-        self.look_at_log();
+        self.handle_commits();
     }
 
     fn handle_log(&mut self, reply: CommitReply) -> Result<(), TermEnd> {
         match reply {
-            CommitReply::Progress => self.look_at_log(),
+            CommitReply::Progress => self.handle_commits(),
             CommitReply::Seat { question, term } => {
                 self.step(Input::SeatConfirmed { term, question });
                 // Commands that are queued now are fed in before this comes back.
@@ -345,7 +345,7 @@ impl Machine<'_> {
     }
 
     /// Content that nothing refers to: a crash came between the event that gave it up and its deletion.
-    fn sweep(&mut self, digests: &[Digest]) {
+    fn sweep(&mut self, digests: &[BlobDigest]) {
         for digest in digests.iter().filter(|digest| !StateMachine::refers_to(&self.gate, digest)) {
             self.log.push(CommitRequest::DropBlob(*digest));
         }
@@ -355,7 +355,7 @@ impl Machine<'_> {
     }
 
     /// Takes up what has become durable since the last look.
-    fn look_at_log(&mut self) {
+    fn handle_commits(&mut self) {
         let Some(Commits { durable, took }) = self.log.progress.take() else { return };
         self.durable = durable;
         for took in took {
@@ -372,7 +372,7 @@ impl Machine<'_> {
 
     /// Keeps reads while the seat is not confirmed, because nothing may be said of the state: they wait for as long as
     /// a call does, and are answered behind what the machine was told before.
-    fn look_at_reads(&mut self) {
+    fn answer_kept_reads(&mut self) {
         if !matches!(self.gate.seat_state(), SeatState::Serving | SeatState::Settling) {
             let (now, ttl) = (self.now.mono, self.shared.rules.seat_ttl);
             // Dropping a read refuses it.
@@ -383,7 +383,7 @@ impl Machine<'_> {
             && let Some((_, work)) = self.kept_reads.pop_front()
         {
             let deliver = work(&self.gate);
-            self.hold(self.gate.newest(), Outgoing::Deliver(deliver));
+            self.send_once_durable(self.gate.newest(), Outgoing::Deliver(deliver));
         }
     }
 
@@ -401,13 +401,13 @@ impl Machine<'_> {
                 Effect::Send { stream, message } => {
                     if let Some(outbox) = self.streams.get(&stream) {
                         let outbox = outbox.clone();
-                        self.hold(waiting.after, Outgoing::Say { stream, outbox, message });
+                        self.send_once_durable(waiting.after, Outgoing::SendToDatacenter { stream, outbox, message });
                     }
                 }
                 Effect::Reply { request, answer } => {
                     if let Some(reply) = self.replies.remove(&request) {
-                        let answer = answer.map_err(Refused::ByMachine);
-                        self.hold(waiting.after, Outgoing::Reply { reply, answer });
+                        let answer = answer.map_err(EngineRefusal::ByMachine);
+                        self.send_once_durable(waiting.after, Outgoing::Reply { reply, answer });
                     }
                 }
                 effect if waiting.after <= self.durable && self.held.is_empty() => self.act(effect),
@@ -462,7 +462,7 @@ impl Machine<'_> {
 
     /// Holds a message until its event is durable. One that waits for no event at all says that there is no seat: it
     /// must not stand in a line that waits for the log.
-    fn hold(&mut self, after: Seq, out: Outgoing) {
+    fn send_once_durable(&mut self, after: Seq, out: Outgoing) {
         if after == Seq::default() {
             return self.shared.deliver(out);
         }

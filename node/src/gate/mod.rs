@@ -48,7 +48,7 @@ use onward_health::LoopWatch;
 use onward_log::{BlobReader, Error, Log};
 use tokio::sync::{Semaphore, oneshot, watch as watch_channel};
 
-use crate::backlog::Backlogged;
+use crate::backlog::BacklogItem;
 use crate::clock;
 use crate::cluster::handover::{Handover, HandoverUnderWay};
 use crate::cluster::leader::{LeaderAddress, LeaderView};
@@ -57,11 +57,11 @@ use crate::engine::content::Contents;
 use crate::engine::ids::Ids;
 use crate::engine::vitals::Vitals;
 use crate::engine::watch::Bell;
-use crate::engine::{Pacing, Refused, load};
-use crate::outbox::Outbox;
+use crate::engine::{EngineRefusal, Pacing, load};
+use crate::outbox::BacklogSender;
 use crate::run_loop::{CommitAnswer, RunQueue};
 
-pub use reads::JobWatch;
+pub use reads::GateJobWatch;
 pub use stats::GateStats;
 pub use streams::{DatacenterStream, Orders, StreamGone};
 
@@ -101,19 +101,19 @@ enum Command {
         request: RequestId,
         call: Call,
         contents: Contents,
-        reply: oneshot::Sender<Result<Answer, Refused>>,
+        reply: oneshot::Sender<Result<Answer, EngineRefusal>>,
     },
     Read(ReadWork),
     Open {
         stream: StreamId,
         datacenter: Name,
-        outbox: Outbox<ToDatacenter>,
+        outbox: BacklogSender<ToDatacenter>,
     },
     Frame {
         stream: StreamId,
         frame: Box<Frame>,
         contents: Contents,
-        backlogged: Backlogged,
+        backlogged: BacklogItem,
     },
     Close {
         stream: StreamId,
@@ -135,9 +135,9 @@ enum Command {
 
 /// A handle on a running gate. Cheap to clone.
 #[derive(Clone)]
-pub struct GateEngine(Arc<Shared>);
+pub struct GateEngine(Arc<GateState>);
 
-struct Shared {
+struct GateState {
     run_queue: RunQueue<Command>,
     in_hand: AtomicUsize,
     next: AtomicU64,
@@ -186,7 +186,7 @@ impl GateEngine {
     /// Starts the threads and returns once the log was replayed, and the seat was taken unless another holds it; or with what
     /// stood in the way.
     pub fn start(start: GateStart) -> Result<Self, Error> {
-        let shared = Arc::new(Shared::new(&start));
+        let shared = Arc::new(GateState::new(&start));
         machine::spawn(start, &shared)?;
         Ok(Self(shared))
     }
@@ -229,14 +229,14 @@ impl GateEngine {
     }
 
     /// All or nothing. A refusal says which submission is at fault, where one is.
-    pub async fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<AcceptedJob>, Refused> {
+    pub async fn submit(&self, submissions: Vec<Submission>) -> Result<Vec<AcceptedJob>, EngineRefusal> {
         match self.call(Call::Submit(submissions)).await? {
             Answer::Submitted(accepted) => Ok(accepted),
             other => mismatch("submit", &other),
         }
     }
 
-    pub async fn cancel(&self, job: JobId) -> Result<(), Refused> {
+    pub async fn cancel(&self, job: JobId) -> Result<(), EngineRefusal> {
         match self.call(Call::Cancel { job }).await? {
             Answer::Done => Ok(()),
             other => mismatch("cancel", &other),
@@ -244,7 +244,13 @@ impl GateEngine {
     }
 
     /// Gives the time that was added in all.
-    pub async fn extend(&self, job: JobId, by: Duration, reason: Box<str>, request: Name) -> Result<Duration, Refused> {
+    pub async fn extend(
+        &self,
+        job: JobId,
+        by: Duration,
+        reason: Box<str>,
+        request: Name,
+    ) -> Result<Duration, EngineRefusal> {
         match self.call(Call::Extend { job, by, reason, request }).await? {
             Answer::Extended { total } => Ok(total),
             other => mismatch("extend", &other),
@@ -259,7 +265,7 @@ impl GateEngine {
     }
 
     /// Asks the machine and waits for its answer. Payloads come with their bytes; the large ones go to the store from here.
-    async fn call(&self, mut call: Call) -> Result<Answer, Refused> {
+    async fn call(&self, mut call: Call) -> Result<Answer, EngineRefusal> {
         let mut contents = Contents::default();
         if let Call::Submit(submissions) = &mut call {
             let workflows = submissions.iter_mut().flat_map(|submission| &mut submission.draft.workflows);
@@ -298,7 +304,7 @@ fn mismatch(call: &str, answer: &Answer) -> ! {
 }
 
 /// A place among the calls in hand.
-struct InFlightPermit(Arc<Shared>);
+struct InFlightPermit(Arc<GateState>);
 
 impl Drop for InFlightPermit {
     fn drop(&mut self) {
@@ -309,7 +315,7 @@ impl Drop for InFlightPermit {
 const NOT_KNOWN: &str = "whether this was carried out is not known, and repeating it with the same idempotency key or \
                          request id does nothing twice";
 
-impl Shared {
+impl GateState {
     fn new(start: &GateStart) -> Self {
         Self {
             run_queue: RunQueue::on(std::thread::available_parallelism().map_or(1, NonZero::get)),
@@ -368,17 +374,17 @@ impl Shared {
         matches!(&*self.leader_view.borrow(), LeaderView::Following { leader: Some(_), .. })
     }
 
-    fn admit_call(self: &Arc<Self>) -> Result<InFlightPermit, Refused> {
+    fn admit_call(self: &Arc<Self>) -> Result<InFlightPermit, EngineRefusal> {
         if self.in_hand.fetch_add(1, Ordering::Relaxed) >= MAX_IN_HAND {
             self.in_hand.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refused::TooManyCalls(MAX_IN_HAND));
+            return Err(EngineRefusal::TooManyCalls(MAX_IN_HAND));
         }
         Ok(InFlightPermit(self.clone()))
     }
 
     /// The answer that is sent on `answer`. Nobody waits longer than `seat_ttl` for a log that does not return: what
     /// was asked is then given up, and may be carried out all the same.
-    async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, Refused> {
+    async fn wait_for<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, EngineRefusal> {
         // The machine refuses in time what it has not begun, and knows that nothing was done.
         const MACHINE_FIRST: Duration = Duration::from_millis(200);
         let patience = self.rules.seat_ttl + MACHINE_FIRST;
@@ -390,11 +396,11 @@ impl Shared {
             }
         }
         let span = self.rules.seat_ttl;
-        Err(Refused::Unavailable(format!("its storage has not answered for {span:?}; {NOT_KNOWN}")))
+        Err(EngineRefusal::Unavailable(format!("its storage has not answered for {span:?}; {NOT_KNOWN}")))
     }
 
     /// The refusal of a caller that waited for a machine which was dropped.
-    fn not_known(&self) -> Refused {
+    fn not_known(&self) -> EngineRefusal {
         let trouble = self.trouble();
         let why = if !trouble.is_empty() {
             trouble
@@ -403,15 +409,15 @@ impl Shared {
         } else {
             "it is stopping, or it has just begun a new term".into()
         };
-        Refused::Unavailable(format!("{why}; {NOT_KNOWN}"))
+        EngineRefusal::Unavailable(format!("{why}; {NOT_KNOWN}"))
     }
 
     /// The refusal of a call to a gate that follows. Nothing was done.
-    fn not_begun(&self) -> Refused {
+    fn not_begun(&self) -> EngineRefusal {
         let view = self.leader_view.borrow();
         let LeaderView::Following { leader: Some(LeaderAddress { name, address }), .. } = &*view else {
-            return Refused::NotBegun("no gate leads at the moment; try again soon".into());
+            return EngineRefusal::NotBegun("no gate leads at the moment; try again soon".into());
         };
-        Refused::NotBegun(format!("it follows; `{name}` leads, at {address}"))
+        EngineRefusal::NotBegun(format!("it follows; `{name}` leads, at {address}"))
     }
 }

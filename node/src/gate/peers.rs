@@ -16,13 +16,13 @@ use onward_core::time::Wall;
 use onward_gossip::Role;
 use tokio_rustls::rustls::ClientConfig;
 
-use crate::api::access::Connection;
+use crate::api::access::ClientConnection;
 use crate::peer::proof::{HEADER, PeerProofs, ProofError};
 use crate::peer::{PeerIdentity, PeerRefusal};
 
 /// The reason why a manager was not believed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unproven {
+pub enum MissingProof {
     #[error(
         "the manager has shown no certificate; give it one: `onward certs node`, and `tls.cert`, `tls.key`, `tls.ca`"
     )]
@@ -50,20 +50,22 @@ impl PeerTrust {
     /// The datacenter that whoever calls may speak for.
     pub fn datacenter_of(
         &self,
-        connection: Option<&Connection>,
+        connection: Option<&ClientConnection>,
         headers: &HeaderMap,
         now: Wall,
-    ) -> Result<Name, Unproven> {
+    ) -> Result<Name, MissingProof> {
         let who = match self {
-            Self::Certificates => connection.and_then(Connection::identity).cloned().ok_or(Unproven::NoCertificate)?,
+            Self::Certificates => {
+                connection.and_then(ClientConnection::identity).cloned().ok_or(MissingProof::NoCertificate)?
+            }
             Self::Proofs { proofs, .. } => {
-                let value = headers.get(HEADER).ok_or(Unproven::NoProof)?;
+                let value = headers.get(HEADER).ok_or(MissingProof::NoProof)?;
                 proofs.check(value.to_str().map_err(|_| ProofError::Malformed)?, now)?
             }
         };
         who.need_role(Role::Manager)?;
         let name = who.datacenter().and_then(|datacenter| Name::new(datacenter.as_str()));
-        name.ok_or(Unproven::NoDatacenter(who))
+        name.ok_or(MissingProof::NoDatacenter(who))
     }
 
     /// The header by which the gate proves itself; none where its certificate does.
@@ -124,12 +126,12 @@ impl fmt::Debug for PeerProof {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onward_gossip::{ClusterKey, ClusterKeys, Label};
+    use onward_gossip::{ClusterKey, ClusterKeys, NodeLabel};
 
     const NOON: Wall = Wall::from_ms(1_800_000_000_000);
 
-    fn label(text: &str) -> Label {
-        Label::new(text).expect("a label")
+    fn label(text: &str) -> NodeLabel {
+        NodeLabel::new(text).expect("a label")
     }
 
     fn proofs(byte: u8) -> PeerProofs {
@@ -140,8 +142,8 @@ mod tests {
         [(HEADER.parse().expect("a name"), value.parse().expect("a value"))].into_iter().collect()
     }
 
-    fn found(trust: &PeerTrust, who: Option<PeerIdentity>, headers: &HeaderMap) -> Result<String, Unproven> {
-        let connection = Connection::from(None).of_node(who);
+    fn found(trust: &PeerTrust, who: Option<PeerIdentity>, headers: &HeaderMap) -> Result<String, MissingProof> {
+        let connection = ClientConnection::from(None).of_node(who);
         trust.datacenter_of(Some(&connection), headers, NOON).map(|name| name.to_string())
     }
 
@@ -153,16 +155,16 @@ mod tests {
         let by_key = PeerTrust::Proofs { proofs: Box::new(proofs(1)), own: gate.clone() };
         let header = |who: &PeerIdentity, key: u8| shown(&proofs(key).prove(who, NOON));
         assert_eq!(found(&by_key, None, &header(&manager, 1)), Ok("dc-a".into()));
-        assert_eq!(found(&by_key, None, &header(&manager, 2)), Err(Unproven::Proof(ProofError::WrongKey)));
-        assert_eq!(found(&by_key, None, &HeaderMap::new()), Err(Unproven::NoProof));
+        assert_eq!(found(&by_key, None, &header(&manager, 2)), Err(MissingProof::Proof(ProofError::WrongKey)));
+        assert_eq!(found(&by_key, None, &HeaderMap::new()), Err(MissingProof::NoProof));
         for who in [&worker, &gate] {
-            assert!(matches!(found(&by_key, None, &header(who, 1)), Err(Unproven::Refused(_))), "{who}");
+            assert!(matches!(found(&by_key, None, &header(who, 1)), Err(MissingProof::Refused(_))), "{who}");
         }
         let by_certificate = PeerTrust::Certificates;
         assert_eq!(found(&by_certificate, Some(manager.clone()), &HeaderMap::new()), Ok("dc-a".into()));
         // The key says no more than a certificate.
-        assert_eq!(found(&by_certificate, None, &header(&manager, 1)), Err(Unproven::NoCertificate));
-        assert!(matches!(found(&by_certificate, Some(worker), &HeaderMap::new()), Err(Unproven::Refused(_))));
+        assert_eq!(found(&by_certificate, None, &header(&manager, 1)), Err(MissingProof::NoCertificate));
+        assert!(matches!(found(&by_certificate, Some(worker), &HeaderMap::new()), Err(MissingProof::Refused(_))));
         let other = PeerIdentity::manager(label("dc-b"), label("m1"));
         assert_eq!(found(&by_certificate, Some(other), &header(&manager, 1)), Ok("dc-b".into()));
     }

@@ -10,14 +10,17 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::{Command, Deliver, GateEngine, Shared};
-use crate::engine::Refused;
+use super::{Command, Deliver, GateEngine, GateState};
+use crate::engine::EngineRefusal;
 use crate::engine::watch::Bell;
 
 impl GateEngine {
     /// Runs `work` on the machine's thread. It must be short: everything else waits. The result comes back once all that
     /// it could have seen is durable.
-    pub async fn read<T: Send + 'static>(&self, work: impl FnOnce(&Gate) -> T + Send + 'static) -> Result<T, Refused> {
+    pub async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Gate) -> T + Send + 'static,
+    ) -> Result<T, EngineRefusal> {
         let _permit = self.0.admit_call()?;
         let (reply, mut answer) = oneshot::channel();
         let work = Box::new(move |gate: &Gate| {
@@ -33,7 +36,7 @@ impl GateEngine {
     pub async fn ask_storage<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> Result<T, onward_log::Error> + Send + 'static,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, EngineRefusal> {
         let shared = &self.0;
         let _in_hand = shared.admit_call()?;
         let reading = async {
@@ -49,16 +52,16 @@ impl GateEngine {
         match timeout(span, reading).await {
             Ok(Ok(Err(error))) if error.is_permanent() => {
                 tracing::error!("a read failed for good: {error}");
-                Err(Refused::Unreadable(error))
+                Err(EngineRefusal::Unreadable(error))
             }
-            Ok(Ok(read)) => read.map_err(|error| Refused::Unavailable(error.cause())),
-            Ok(Err(error)) => Err(Refused::Unavailable(format!("reading the store failed: {error}"))),
-            Err(_) => Err(Refused::disk_hangs(span)),
+            Ok(Ok(read)) => read.map_err(|error| EngineRefusal::Unavailable(error.cause())),
+            Ok(Err(error)) => Err(EngineRefusal::Unavailable(format!("reading the store failed: {error}"))),
+            Err(_) => Err(EngineRefusal::disk_hangs(span)),
         }
     }
 
     /// Puts the bytes of what lies in the store in the place of its digest.
-    pub async fn fetch(&self, job: JobId, payload: &mut Payload) -> Result<(), Refused> {
+    pub async fn fetch(&self, job: JobId, payload: &mut Payload) -> Result<(), EngineRefusal> {
         let Payload::Stored(stored) = &*payload else { return Ok(()) };
         let digest = stored.digest.0;
         let reader = self.0.blobs.lock().expect("no thread panics while it holds this").clone();
@@ -68,32 +71,32 @@ impl GateEngine {
                 *payload = Payload::Inline(bytes.into());
                 Ok(())
             }
-            None => Err(Refused::Missing(job)),
+            None => Err(EngineRefusal::Missing(job)),
         }
     }
 
     /// Rings when something about this job has changed, durably.
-    pub fn watch(&self, job: JobId) -> JobWatch {
-        JobWatch::new(self.0.clone(), job)
+    pub fn watch(&self, job: JobId) -> GateJobWatch {
+        GateJobWatch::new(self.0.clone(), job)
     }
 }
 
 /// Rings after a change; several changes may ring once. Dropping it ends the watch.
-pub struct JobWatch {
-    shared: Arc<Shared>,
+pub struct GateJobWatch {
+    shared: Arc<GateState>,
     job: JobId,
     id: u64,
     rings: Arc<Notify>,
 }
 
-impl core::fmt::Debug for JobWatch {
+impl core::fmt::Debug for GateJobWatch {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("JobWatch").field("job", &self.job).finish_non_exhaustive()
     }
 }
 
-impl JobWatch {
-    fn new(shared: Arc<Shared>, job: JobId) -> Self {
+impl GateJobWatch {
+    fn new(shared: Arc<GateState>, job: JobId) -> Self {
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
         let rings = Arc::new(Notify::new());
         shared.send(Command::Watch { job, bell: Bell { id, rings: rings.clone() } });
@@ -105,7 +108,7 @@ impl JobWatch {
     }
 }
 
-impl Drop for JobWatch {
+impl Drop for GateJobWatch {
     fn drop(&mut self) {
         self.shared.send(Command::Unwatch { job: self.job, bell: self.id });
     }

@@ -28,7 +28,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use super::peers::PeerTrust;
 use super::streams::Orders;
 use super::{DatacenterStream, GateEngine};
-use crate::api::access::Connection;
+use crate::api::access::ClientConnection;
 use crate::clock;
 use crate::cluster::leader::LeaderView;
 use crate::grpc::status;
@@ -67,7 +67,7 @@ impl GateService for Streams {
         request: Request<Streaming<DatacenterFrame>>,
     ) -> Result<Response<Self::CoordinateStream>, Status> {
         let headers = request.metadata().clone().into_headers();
-        let connection = request.extensions().get::<Connection>();
+        let connection = request.extensions().get::<ClientConnection>();
         let proved = self.trust.datacenter_of(connection, &headers, clock::now().wall);
         let datacenter = proved.map_err(|error| {
             self.engine.stats().streams_refused.add(1);
@@ -124,18 +124,18 @@ async fn converse(
         return Ok(());
     }
     let (stream, mut orders) = engine.open_stream(datacenter);
-    stream.say(hello, 0);
+    stream.send_frame(hello, 0);
     loop {
         tokio::select! {
             () = out.closed() => return Ok(()),
             frame = next_frame(&stream, frames) => match frame.map_err(status::undecodable)? {
                 Some(frame) => {
                     let bytes = frame.encoded_len();
-                    stream.say(checked(frame)?, bytes);
+                    stream.send_frame(checked(frame)?, bytes);
                 }
                 None => return Ok(()),
             },
-            ended = tell(&stream, &mut orders, out) => return ended,
+            ended = send_orders(&stream, &mut orders, out) => return ended,
         }
     }
 }
@@ -152,7 +152,7 @@ async fn next_frame(
 /// Sends orders, each whole. May be given up at any time, and begun again.
 ///
 /// What can never be sent is left out: it would be the first of every stream to come, and nothing behind it would be sent.
-async fn tell(stream: &DatacenterStream, orders: &mut Orders, out: &Out) -> Result<(), Status> {
+async fn send_orders(stream: &DatacenterStream, orders: &mut Orders, out: &Out) -> Result<(), Status> {
     loop {
         let order = orders.next().await.map_err(|_| closed())?;
         let completed = match stream.complete(order).await {
@@ -224,7 +224,7 @@ fn closed() -> Status {
 mod tests {
     use super::*;
     use crate::cluster::SoleLeader;
-    use crate::engine::{Pacing, Start};
+    use crate::engine::{EngineStart, Pacing};
     use crate::gate::GateStart;
     use onward_core::fence::GateEpoch;
     use onward_core::gate::message::Placement;
@@ -244,9 +244,9 @@ mod tests {
             log: Box::new(move || Ok(Box::new(log.clone()) as Box<dyn Log>)),
             leadership: Box::new(SoleLeader),
             heirs: None,
-            snapshot_every: Start::SNAPSHOT_EVERY,
+            snapshot_every: EngineStart::SNAPSHOT_EVERY,
             pacing: Pacing::default(),
-            hang_after: Start::HANG_AFTER,
+            hang_after: EngineStart::HANG_AFTER,
         })
         .expect("a log in memory can be opened")
     }
@@ -273,7 +273,7 @@ mod tests {
         let all = [lost, submit(33, &mebibyte), submit(31, &mebibyte), submit(1, &small)];
         let mut orders = Orders::of(all);
         let (out, mut frames) = channel(FRAMES_AHEAD);
-        let ended = tell(&stream, &mut orders, &out).await.expect_err("nobody has more to say");
+        let ended = send_orders(&stream, &mut orders, &out).await.expect_err("nobody has more to say");
         assert_eq!(ended.code(), Code::Unavailable);
         drop(out);
         let mut sent = Vec::new();

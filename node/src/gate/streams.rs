@@ -7,9 +7,9 @@ use onward_core::gate::message::{Frame, FromDatacenter, ToDatacenter};
 use onward_core::ids::{Name, StreamId};
 use onward_proto::MAX_FRAME_BYTES;
 
-use super::{Command, GateEngine, Shared};
+use super::{Command, GateEngine, GateState};
 use crate::backlog::Backlog;
-use crate::engine::Refused;
+use crate::engine::EngineRefusal;
 use crate::engine::content::Contents;
 use crate::outbox::{self, Unread};
 
@@ -81,7 +81,7 @@ impl GateEngine {
     }
 }
 
-impl Shared {
+impl GateState {
     pub(super) fn waiting_datacenters(&self) -> usize {
         self.waiting.lock().expect("no thread panics while it holds this").len()
     }
@@ -106,7 +106,7 @@ impl DatacenterStream {
     }
 
     /// A result comes with its bytes; a large one goes to the store from here. So many `bytes` came over the wire.
-    pub fn say(&self, mut frame: Frame, bytes: usize) {
+    pub fn send_frame(&self, mut frame: Frame, bytes: usize) {
         let mut contents = Contents::default();
         if let FromDatacenter::Final(status) = &mut frame.message
             && let Some(result) = &mut status.result
@@ -119,7 +119,7 @@ impl DatacenterStream {
     }
 
     /// Adds what the machine does not have: the bytes of payloads. Doing it twice does no harm.
-    pub async fn complete(&self, message: &mut ToDatacenter) -> Result<(), Refused> {
+    pub async fn complete(&self, message: &mut ToDatacenter) -> Result<(), EngineRefusal> {
         if let ToDatacenter::Submit(placement) = message {
             let job = placement.job;
             for workflow in &mut placement.draft.workflows {

@@ -8,34 +8,34 @@ use onward_core::fence::Term;
 use onward_core::gate::Gate;
 use onward_core::health::overload::{OverloadDetector, OverloadLevel, OverloadRule};
 use onward_core::health::verdict::{gate_ready, may_stand_for_election};
-use onward_core::health::{Progress, Signals};
+use onward_core::health::{ProgressSignal, Signals};
 use onward_core::time::Awake;
-use onward_log::{Changed, Error};
+use onward_log::{Error, LogChange};
 
-use super::{Command, GateStart, Shared};
+use super::{Command, GateStart, GateState};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
 use crate::cluster::{OwnStanding, SeatLook};
 use crate::engine::load::Meter;
 use crate::engine::watch::Watchers;
-use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, Tried};
+use crate::run_loop::{CatchUp, Follower, Host as _, NewTerm, SeatBid};
 
 /// The interval between two looks at a log that somebody else writes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The role of a gate, once it has read its log.
-pub(super) enum Begun {
+pub(super) enum GateStartRole {
     Leads(NewTerm<Gate>),
     Follows(Follower<Gate>),
 }
 
 /// Begins for the first time. In doubt it tries again for a while: whoever starts a gate may have to come and do it
 /// once more.
-pub(super) fn begin_first(start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
+pub(super) fn begin_first(start: &mut GateStart, shared: &GateState) -> Result<GateStartRole, Error> {
     let since = Instant::now();
     loop {
         match begin(start, shared) {
-            Err(error) if error.changed() == Changed::Maybe && since.elapsed() < start.rules.seat_ttl => {
+            Err(error) if error.changed() == LogChange::Maybe && since.elapsed() < start.rules.seat_ttl => {
                 thread::sleep(start.pacing.ask_again);
             }
             known => return known,
@@ -44,7 +44,7 @@ pub(super) fn begin_first(start: &mut GateStart, shared: &Shared) -> Result<Begu
 }
 
 /// Reads the log to its end, and takes the seat if it may.
-pub(super) fn begin(start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
+pub(super) fn begin(start: &mut GateStart, shared: &GateState) -> Result<GateStartRole, Error> {
     // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
     let own = OwnStanding { may_stand: false, ..OwnStanding::BEFORE_READING };
     if let SeatLook::Follow { term, leader } = start.leadership.look(own)
@@ -68,7 +68,7 @@ impl FollowerLoad {
         Self { detector: OverloadDetector::new(rule), meter: Meter::default() }
     }
 
-    fn judge(&mut self, shared: &Shared) {
+    fn judge(&mut self, shared: &GateState) {
         let now = clock::mono();
         let awake = Awake::from_ms(now.as_ms());
         if let Some((cpu, memory)) = self.meter.sample(now) {
@@ -83,13 +83,13 @@ impl FollowerLoad {
 pub(super) fn follow_on(
     mut follower: Follower<Gate>,
     start: &mut GateStart,
-    shared: &Shared,
+    shared: &GateState,
     held: &mut HeldCalls,
     watchers: &mut Watchers,
     load: &mut FollowerLoad,
-) -> Option<Result<Begun, Error>> {
+) -> Option<Result<GateStartRole, Error>> {
     load.judge(shared);
-    if held.wait_for(LOOK_EVERY, shared, watchers) == Flow::Stop || shared.is_stopping() {
+    if held.wait_for(LOOK_EVERY, shared, watchers) == LoopControl::Stop || shared.is_stopping() {
         return None;
     }
     if shared.is_other_leading() {
@@ -103,8 +103,8 @@ pub(super) fn follow_on(
         Ok(CatchUp::Outdated) => begin(start, shared),
         // Events that were read are still worth having.
         Err(error @ (Error::Io { .. } | Error::Unknown { .. })) => {
-            say_trouble(shared, &error);
-            Ok(Begun::Follows(follower))
+            report_trouble(shared, &error);
+            Ok(GateStartRole::Follows(follower))
         }
         Err(error) => Err(error),
     })
@@ -113,10 +113,10 @@ pub(super) fn follow_on(
 /// Whether a gate that follows may stand for election. It forwards nothing, so it is idle.
 fn may_stand(is_live: bool, datacenters: usize, load: OverloadLevel) -> bool {
     let ready = gate_ready(datacenters, load).is_ok();
-    may_stand_for_election(Signals { live: is_live, ready, progress: Progress::Idle })
+    may_stand_for_election(Signals { live: is_live, ready, progress: ProgressSignal::Idle })
 }
 
-fn try_for_seat(follower: Follower<Gate>, start: &mut GateStart, shared: &Shared) -> Result<Begun, Error> {
+fn try_for_seat(follower: Follower<Gate>, start: &mut GateStart, shared: &GateState) -> Result<GateStartRole, Error> {
     let is_live = shared.vitals.watch.health().report().why_not_live().is_none();
     let may_stand = may_stand(is_live, shared.waiting_datacenters(), shared.load.level());
     let own = OwnStanding { applied: follower.newest(), is_caught_up: true, is_live, may_stand };
@@ -127,12 +127,12 @@ fn try_for_seat(follower: Follower<Gate>, start: &mut GateStart, shared: &Shared
         if let SeatLook::Follow { term, leader } = look {
             shared.publish(LeaderView::Following { term, leader });
         }
-        return Ok(Begun::Follows(follower));
+        return Ok(GateStartRole::Follows(follower));
     }
     shared.vitals.takeover.begin_unless_begun();
     let term = match follower.lead()? {
-        Tried::Follows(follower) => return Ok(Begun::Follows(follower)),
-        Tried::Leads(term) => term,
+        SeatBid::Follows(follower) => return Ok(GateStartRole::Follows(follower)),
+        SeatBid::Leads(term) => term,
     };
     start.leadership.leads(term.term);
     if let Some(newest) = term.machine.state().jobs().next_back() {
@@ -140,11 +140,11 @@ fn try_for_seat(follower: Follower<Gate>, start: &mut GateStart, shared: &Shared
     }
     *shared.blobs.lock().expect("no thread panics while it holds this") = Some(term.log.blob_reader());
     shared.stats.terms.add(1);
-    Ok(Begun::Leads(term))
+    Ok(GateStartRole::Leads(term))
 }
 
 /// Says once what is wrong, for as long as it stays the same.
-pub(super) fn say_trouble(shared: &Shared, error: &Error) {
+pub(super) fn report_trouble(shared: &GateState, error: &Error) {
     let cause = error.cause();
     if shared.trouble() != cause {
         tracing::error!(%error, "the gate cannot serve; it will try again");
@@ -153,8 +153,8 @@ pub(super) fn say_trouble(shared: &Shared, error: &Error) {
 }
 
 #[derive(PartialEq, Eq)]
-pub(super) enum Flow {
-    Go,
+pub(super) enum LoopControl {
+    Continue,
     Stop,
 }
 
@@ -173,12 +173,12 @@ impl HeldCalls {
         Self { wait_for, calls: VecDeque::new() }
     }
 
-    pub(super) fn wait_for(&mut self, span: Duration, shared: &Shared, watchers: &mut Watchers) -> Flow {
+    pub(super) fn wait_for(&mut self, span: Duration, shared: &GateState, watchers: &mut Watchers) -> LoopControl {
         let until = Instant::now() + span;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match shared.run_queue.next_within(left.min(LOOK_FOR_OVERDUE)) {
-                Some(Command::Stop) => return Flow::Stop,
+                Some(Command::Stop) => return LoopControl::Stop,
                 Some(Command::Watch { job, bell }) => watchers.add(job, bell),
                 Some(Command::Unwatch { job, bell }) => watchers.remove(job, bell),
                 Some(command @ (Command::Call { .. } | Command::Read(_))) => {
@@ -197,7 +197,7 @@ impl HeldCalls {
                     let wait_for = self.wait_for;
                     self.calls.retain(|(came_at, _)| came_at.elapsed() < wait_for);
                     if left.is_zero() {
-                        return Flow::Go;
+                        return LoopControl::Continue;
                     }
                 }
             }
@@ -205,7 +205,7 @@ impl HeldCalls {
     }
 
     /// Another leads, and calls are for that one: none of these was begun.
-    pub(super) fn refuse(&mut self, shared: &Shared) {
+    pub(super) fn refuse(&mut self, shared: &GateState) {
         for (_, command) in core::mem::take(&mut self.calls) {
             // Reads are refused by dropping what they are to be answered on; nobody may wait any more, which is fine.
             if let Command::Call { reply, .. } = command {
@@ -214,7 +214,7 @@ impl HeldCalls {
         }
     }
 
-    pub(super) fn give_back(&mut self, shared: &Shared) {
+    pub(super) fn give_back(&mut self, shared: &GateState) {
         let mut calls = core::mem::take(&mut self.calls).into_iter().map(|(_, command)| command).collect();
         shared.run_queue.give_back(&mut calls);
     }

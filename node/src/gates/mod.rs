@@ -125,14 +125,14 @@ impl GateLink {
             if begun.elapsed() > GOOD_AFTER {
                 rest = FIRST_REST;
             }
-            self.say_end(&ended, &mut told);
+            self.log_end(&ended, &mut told);
             sleep(rest.mul_f64(spread())).await;
             rest = (rest * 2).min(LONGEST_REST);
         }
     }
 
     /// Says once why there is no stream, for as long as it stays the same.
-    fn say_end(&self, ended: &Result<(), Status>, told: &mut String) {
+    fn log_end(&self, ended: &Result<(), Status>, told: &mut String) {
         let why = ended.as_ref().err().map_or("", Status::message).to_owned();
         if *told != why {
             tracing::warn!(gate = self.url, why, "the stream to a gate ended; it is dialled again");
@@ -151,7 +151,7 @@ impl GateLink {
             tokio::select! {
                 frame = next_order(&stream, &mut frames) => match frame? {
                     Some(frame) => {
-                        take(&stream, frame, &retry)?;
+                        handle_order(&stream, frame, &retry)?;
                         if !is_welcome {
                             is_welcome = true;
                             tracing::info!(gate = self.url, "a gate that leads is reported to");
@@ -210,7 +210,7 @@ impl GateLink {
         reports: &mut GateReports,
         out: &Sender<DatacenterFrame>,
     ) -> Result<(), Status> {
-        let cannot = |refused: crate::engine::Refused| Status::unavailable(refused.to_string());
+        let cannot = |refused: crate::engine::EngineRefusal| Status::unavailable(refused.to_string());
         loop {
             let next = reports.next().await;
             let next =
@@ -220,11 +220,11 @@ impl GateLink {
                     stream.find(question).await.map_err(cannot)?;
                     reports.pop();
                 }
-                ForGate::Say(frame) => {
+                ForGate::Send(frame) => {
                     // If it cannot be read now, the gate is dialled again and told then.
                     stream.complete(frame).await.map_err(cannot)?;
                     let Ok(permit) = out.reserve().await else { return Ok(()) };
-                    if let Some(ForGate::Say(mut frame)) = reports.pop() {
+                    if let Some(ForGate::Send(mut frame)) = reports.pop() {
                         self.add_managers(&mut frame);
                         permit.send(up_out(*frame));
                     }
@@ -264,11 +264,11 @@ async fn next_order(stream: &GateStream, frames: &mut Streaming<GateFrame>) -> R
     frames.message().await
 }
 
-fn take(stream: &GateStream, frame: GateFrame, retry: &Retry) -> Result<(), Status> {
+fn handle_order(stream: &GateStream, frame: GateFrame, retry: &Retry) -> Result<(), Status> {
     let bytes = frame.encoded_len();
     let order = down_in(frame, retry);
     let malformed = |error| Status::invalid_argument(format!("{}: {error}", RefusalKind::Invalid.code()));
-    stream.take(order.map_err(malformed)?, bytes);
+    stream.receive(order.map_err(malformed)?, bytes);
     Ok(())
 }
 

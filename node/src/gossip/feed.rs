@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use onward_core::manager::{OwnHealth, SeatState};
-use onward_gossip::{NodeHealth, View};
+use onward_gossip::{NodeHealth, RingView};
 use tokio::time::{sleep, timeout};
 
 use super::GossipHandle;
@@ -90,7 +90,7 @@ async fn of_gate(engine: &GateEngine, answer_within: Duration, is_accepting: boo
 
 /// A follower passes calls on to the leader, so it is as ready as that one while it reads the log: the leader's workers are
 /// those of all managers.
-fn of_follower(engine: &Engine, view: &View) -> NodeHealth {
+fn of_follower(engine: &Engine, view: &RingView) -> NodeHealth {
     let has_read = engine.trouble().is_none() && engine.followed().1 <= engine.rules().quorum.log_answer_within;
     let reports = view.members.iter().filter_map(|member| member.report.as_ref());
     let leader = reports.map(|report| report.health).find(|health| health.leads).unwrap_or_default();

@@ -12,7 +12,7 @@ use onward_core::health::verdict::{evict_at, gate_ready, judge, manager_ready, w
 use onward_core::health::{DatacenterCounts, FlowSample, Judgement, NotLive, NotReady, Verdict};
 use onward_core::settings::Rules;
 use onward_core::time::Awake;
-use onward_gossip::{MemberState, MemberView, NodeHealth, NodeIdentity, Role, View};
+use onward_gossip::{MemberState, MemberView, NodeHealth, NodeIdentity, RingView, Role};
 
 /// A node of the ring with the verdict on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ pub struct JudgedMember {
 const NOW: Awake = Awake::from_ms(u64::MAX / 2);
 
 /// Every node of the view, the one that looks first.
-pub fn judged(rules: &Rules, view: &View) -> Vec<JudgedMember> {
+pub fn judged(rules: &Rules, view: &RingView) -> Vec<JudgedMember> {
     let own = JudgedMember {
         identity: view.own.clone(),
         state: None,
@@ -63,7 +63,7 @@ pub fn judged(rules: &Rules, view: &View) -> Vec<JudgedMember> {
 
 /// Adds the other managers of the datacenter to the counts of the one that looks. One that said goodbye is none any more,
 /// and neither is an earlier address of one that lives.
-pub fn count_other_managers(rules: &Rules, view: &View, counts: &mut DatacenterCounts) {
+pub fn count_other_managers(rules: &Rules, view: &RingView, counts: &mut DatacenterCounts) {
     let all = judged(rules, view);
     let is_of_ours =
         |one: &&JudgedMember| one.identity.role == Role::Manager && one.identity.datacenter == view.own.datacenter;
@@ -132,10 +132,10 @@ fn judgement(rules: &Rules, role: Role, live: Result<(), NotLive>, heard: Option
 mod tests {
     use super::*;
     use onward_gossip::health::HealthReport;
-    use onward_gossip::{DropCounts, Label, Ring};
+    use onward_gossip::{DropCounts, NodeLabel, Ring};
 
     fn identity(number: u16, role: Role) -> NodeIdentity {
-        let label = |text: &str| Label::new(text).unwrap();
+        let label = |text: &str| NodeLabel::new(text).unwrap();
         let address = ([127, 0, 0, 1], number).into();
         NodeIdentity::new(address, role, Some(label("dc-a")), label(&format!("m{number}")), 1)
     }
@@ -153,7 +153,7 @@ mod tests {
         datacenters: 1,
     };
 
-    fn view(members: &[(Role, MemberState, u64, Option<NodeHealth>)]) -> View {
+    fn view(members: &[(Role, MemberState, u64, Option<NodeHealth>)]) -> RingView {
         let member =
             |(number, (role, state, seconds, health)): (usize, &(Role, MemberState, u64, Option<NodeHealth>))| {
                 MemberView {
@@ -164,7 +164,7 @@ mod tests {
                     heard_ago: health.map(|_| Duration::from_secs(1)),
                 }
             };
-        View {
+        RingView {
             ring: Ring::Datacenter,
             own: identity(1, Role::Manager),
             own_health: WELL,
@@ -229,7 +229,7 @@ mod tests {
             (&[manager(Alive, stuck)], [2, 2, 2, 1]),
             (&[(Role::Worker, Alive, 1, Some(WELL))], [1, 1, 1, 0]),
         ];
-        let found = |view: &View| {
+        let found = |view: &RingView| {
             let own =
                 DatacenterCounts { managers: 1, managers_live: 1, managers_ready: 1, ..DatacenterCounts::default() };
             let mut counts = own;
@@ -243,7 +243,7 @@ mod tests {
         moved.members[0].identity.name = moved.members[1].identity.name.clone();
         assert_eq!(found(&moved), [2, 2, 2, 0], "one of them, at two addresses");
         let mut elsewhere = view(&[manager(Alive, WELL)]);
-        elsewhere.members[0].identity.datacenter = Some(Label::new("dc-b").unwrap());
+        elsewhere.members[0].identity.datacenter = Some(NodeLabel::new("dc-b").unwrap());
         assert_eq!(found(&elsewhere), [1, 1, 1, 0]);
     }
 

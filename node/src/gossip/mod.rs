@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use onward_core::time::Mono;
 use onward_gossip::{
-    ClusterKeys, Effect, Gossip, GossipRule, Input, Label, MAX_DATAGRAM_BYTES, NodeHealth, NodeIdentity, Ring, Role,
-    View,
+    ClusterKeys, Effect, Gossip, GossipRule, Input, MAX_DATAGRAM_BYTES, NodeHealth, NodeIdentity, NodeLabel, Ring,
+    RingView, Role,
 };
 use onward_health::Pulse;
 use tokio::net::UdpSocket;
@@ -44,10 +44,10 @@ pub struct GossipConfig {
     pub bind: SocketAddr,
     /// The address by which others reach the node. Port 0 as for `bind`.
     pub advertise: SocketAddr,
-    pub name: Label,
+    pub name: NodeLabel,
     pub role: Role,
     /// A gate has none.
-    pub datacenter: Option<Label>,
+    pub datacenter: Option<NodeLabel>,
     /// Higher than in any life before: see [`next_incarnation`].
     pub incarnation: u64,
     /// Addresses that others of the ring advertise; any of them will do.
@@ -109,7 +109,7 @@ pub struct GossipHandle(Arc<Running>);
 #[derive(Debug)]
 struct Running {
     address: SocketAddr,
-    view: watch::Receiver<Arc<View>>,
+    view: watch::Receiver<Arc<RingView>>,
     commands: mpsc::Sender<Command>,
     running: JoinHandle<()>,
 }
@@ -150,12 +150,12 @@ impl GossipHandle {
     }
 
     /// The last view of the ring.
-    pub fn view(&self) -> Arc<View> {
+    pub fn view(&self) -> Arc<RingView> {
         self.0.view.borrow().clone()
     }
 
     /// Views as they come.
-    pub fn views(&self) -> watch::Receiver<Arc<View>> {
+    pub fn views(&self) -> watch::Receiver<Arc<RingView>> {
         self.0.view.clone()
     }
 
@@ -183,7 +183,7 @@ struct Gossiping {
     socket: UdpSocket,
     machine: Gossip,
     effects: Vec<Effect>,
-    publish: watch::Sender<Arc<View>>,
+    publish: watch::Sender<Arc<RingView>>,
     publish_at: Instant,
     pulse: Pulse,
 }

@@ -29,9 +29,9 @@ fn config(name: &str, peers: &[SocketAddr], incarnation: u64) -> GossipConfig {
         keys: keys(1, None),
         bind: loopback,
         advertise: loopback,
-        name: Label::new(name).unwrap(),
+        name: NodeLabel::new(name).unwrap(),
         role: Role::Manager,
-        datacenter: Some(Label::new("dc-a").unwrap()),
+        datacenter: Some(NodeLabel::new("dc-a").unwrap()),
         incarnation,
         peers: peers.to_vec(),
         rule: rule(),
@@ -42,13 +42,13 @@ async fn start(name: &str, peers: &[SocketAddr]) -> GossipHandle {
     GossipHandle::start(&config(name, peers, 1), Pulse::default()).await.unwrap()
 }
 
-async fn until(handle: &GossipHandle, what: &str, is_so: impl Fn(&View) -> bool) {
+async fn until(handle: &GossipHandle, what: &str, is_so: impl Fn(&RingView) -> bool) {
     let mut views = handle.views();
     let seen = timeout(PATIENCE, views.wait_for(|view| is_so(view))).await;
     assert!(matches!(seen, Ok(Ok(_))), "not within {PATIENCE:?}: {what}; {:?}", handle.view());
 }
 
-fn state(view: &View, name: &str) -> Option<MemberState> {
+fn state(view: &RingView, name: &str) -> Option<MemberState> {
     Some(view.named(name)?.state)
 }
 

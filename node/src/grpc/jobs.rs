@@ -5,7 +5,7 @@ use onward_core::input::Submission;
 use onward_core::refusal::RefusalKind;
 use onward_proto::v1::job_service_server::JobService;
 use onward_proto::v1::{SubmitAnswer, SubmitRequest};
-use onward_proto::{MAX_FRAME_ENTRIES, Malformed, Problem, draft};
+use onward_proto::{FieldProblem, MAX_FRAME_ENTRIES, MalformedMessage, draft};
 use tokio::sync::watch;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -72,13 +72,13 @@ async fn submit(engine: Engine, request: SubmitRequest, access: Access) -> Resul
     Ok(SubmitAnswer { jobs, refused: None })
 }
 
-fn submissions(engine: &Engine, request: SubmitRequest) -> Result<Vec<Submission>, Malformed> {
+fn submissions(engine: &Engine, request: SubmitRequest) -> Result<Vec<Submission>, MalformedMessage> {
     let count = request.jobs.len();
     if count == 0 {
-        return Err(Malformed::new("jobs", Problem::Missing));
+        return Err(MalformedMessage::new("jobs", FieldProblem::Missing));
     }
     if count > MAX_FRAME_ENTRIES {
-        return Err(Malformed::new("jobs", Problem::TooMany { count, max: MAX_FRAME_ENTRIES }));
+        return Err(MalformedMessage::new("jobs", FieldProblem::TooMany { count, max: MAX_FRAME_ENTRIES }));
     }
     let retry = &engine.rules().job.retry;
     let submission = |(index, wire)| {

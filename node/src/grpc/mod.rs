@@ -21,7 +21,7 @@ mod unanswered;
 
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
-use onward_api::cluster::Done;
+use onward_api::cluster::CallFate;
 use onward_core::refusal::RefusalKind;
 use onward_proto::MAX_FRAME_BYTES;
 use onward_proto::v1::job_service_server::JobServiceServer;
@@ -31,7 +31,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Status};
 
 use crate::api::access::{Access, Scope};
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::engine::Engine;
 use crate::outputs::Outputs;
 
@@ -42,7 +42,7 @@ pub fn routes_for(
     draining: watch::Receiver<bool>,
     max_sessions: usize,
 ) -> axum::Router {
-    let workers = WorkerServiceServer::new(session::Workers::new(engine.clone(), outputs, max_sessions))
+    let workers = WorkerServiceServer::new(session::WorkerSessions::new(engine.clone(), outputs, max_sessions))
         .max_decoding_message_size(MAX_FRAME_BYTES);
     let jobs = JobServiceServer::new(jobs::Jobs::new(engine, draining)).max_decoding_message_size(MAX_FRAME_BYTES);
     let workers = InterceptedService::new(workers, guard(Scope::Work));
@@ -57,13 +57,13 @@ pub(crate) fn is_call(headers: &HeaderMap) -> bool {
 }
 
 /// The answer to a call that is not let in, or that nobody can answer now.
-pub(crate) fn refused(problem: &Problem) -> axum::response::Response {
+pub(crate) fn refused(problem: &ProblemResponse) -> axum::response::Response {
     status::problem(problem).into_http()
 }
 
 /// The answer to a call that is shed.
 pub(crate) fn overloaded(text: String) -> axum::response::Response {
-    status::unavailable(RefusalKind::Overloaded.code(), text, Done::No).into_http()
+    status::unavailable(RefusalKind::Overloaded.code(), text, CallFate::No).into_http()
 }
 
 /// The answer to a message that is too large, or did not come as a whole.

@@ -21,10 +21,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::unanswered::Unanswered;
+use super::unanswered::AnswerBacklog;
 use super::{access_of, status};
 use crate::api::access::Access;
-use crate::engine::{Engine, Session};
+use crate::engine::{Engine, WorkerSession};
 use crate::outputs::Outputs;
 
 /// The time for a hello: a caller that connects and says nothing holds a place that another could have.
@@ -41,21 +41,21 @@ const SETTLE_AT_ONCE: usize = 32;
 type Out = Sender<Result<ManagerFrame, Status>>;
 
 #[derive(Debug)]
-pub(super) struct Workers {
+pub(super) struct WorkerSessions {
     engine: Engine,
     outputs: Outputs,
     places: Arc<Semaphore>,
     max_sessions: usize,
 }
 
-impl Workers {
+impl WorkerSessions {
     pub(super) fn new(engine: Engine, outputs: Outputs, max_sessions: usize) -> Self {
         Self { engine, outputs, places: Arc::new(Semaphore::new(max_sessions)), max_sessions }
     }
 }
 
 #[tonic::async_trait]
-impl WorkerService for Workers {
+impl WorkerService for WorkerSessions {
     type SessionStream = ReceiverStream<Result<ManagerFrame, Status>>;
 
     async fn session(&self, request: Request<Streaming<WorkerFrame>>) -> Result<Response<Self::SessionStream>, Status> {
@@ -116,7 +116,7 @@ async fn converse(
         return Err(wrong_hello("is missing; the first frame of a session must have one"));
     };
     let fetches_inputs = hello.fetches_inputs;
-    let mut first = Checked::of(first)?;
+    let mut first = CheckedFrame::of(first)?;
     for part in &mut first.parts {
         if let FromWorker::Hello(hello) = part {
             hello.client = client;
@@ -126,8 +126,9 @@ async fn converse(
     let mut session = engine.open_session();
     session.fetches_inputs(fetches_inputs);
     let engine = engine.clone();
-    let mut talk = Talk { engine, session, outputs, unanswered: Unanswered::default(), stage: Stage::Greeting };
-    talk.say(first);
+    let mut talk =
+        WorkerConversation { engine, session, outputs, unanswered: AnswerBacklog::default(), stage: Stage::Greeting };
+    talk.handle_frame(first);
     let mut told = Vec::new();
     let mut room = None;
     loop {
@@ -147,32 +148,32 @@ async fn converse(
                 Ok(permit) => room = Some(permit),
                 Err(_) => return Ok(()),
             },
-            heard = talk.session.hear(&mut told, MAX_MESSAGES), if room.is_some() => {
+            heard = talk.session.receive(&mut told, MAX_MESSAGES), if room.is_some() => {
                 if heard.is_err() {
                     return talk.closed_by_machine();
                 }
-                talk.heard(&told)?;
+                talk.note_answers(&told)?;
             }
             frame = frames.message(), if talk.unanswered.has_room() => {
                 let Some(frame) = frame.map_err(status::undecodable)? else { return Ok(()) };
                 if frame.hello.is_some() {
                     return Err(wrong_hello("was said already; a session has one, so open another session"));
                 }
-                talk.say(Checked::of(frame)?);
+                talk.handle_frame(CheckedFrame::of(frame)?);
             }
         }
     }
 }
 
 /// A frame, taken apart. If anything in it is malformed, nothing of it is taken.
-struct Checked {
+struct CheckedFrame {
     parts: Vec<FromWorker>,
     outputs: Vec<Output>,
     /// Size without the outputs, which do not wait for the machine.
     bytes: usize,
 }
 
-impl Checked {
+impl CheckedFrame {
     fn of(mut frame: WorkerFrame) -> Result<Self, Status> {
         let malformed = |error| status::malformed(&error);
         let parts = worker::frame_in(&frame).map_err(malformed)?;
@@ -182,11 +183,11 @@ impl Checked {
     }
 }
 
-struct Talk {
+struct WorkerConversation {
     engine: Engine,
-    session: Session,
+    session: WorkerSession,
     outputs: Outputs,
-    unanswered: Unanswered,
+    unanswered: AnswerBacklog,
     stage: Stage,
 }
 
@@ -198,9 +199,9 @@ enum Stage {
     Dismissed,
 }
 
-impl Talk {
-    fn say(&mut self, frame: Checked) {
-        let Checked { mut parts, outputs, bytes } = frame;
+impl WorkerConversation {
+    fn handle_frame(&mut self, frame: CheckedFrame) {
+        let CheckedFrame { mut parts, outputs, bytes } = frame;
         let is_for_machine = outputs.is_empty() || !parts.is_empty();
         // Before all else: whoever sees that an attempt has ended finds what it printed.
         self.outputs.offer_from_session(&self.engine, self.session.id(), outputs);
@@ -214,11 +215,11 @@ impl Talk {
         let parts: Vec<_> = parts.into_iter().flat_map(in_bites).collect();
         self.unanswered.add(parts.iter().filter(|part| is_answered(part)).count(), bytes);
         for part in parts {
-            self.session.say(part);
+            self.session.send(part);
         }
     }
 
-    fn heard(&mut self, told: &[ToWorker]) -> Result<(), Status> {
+    fn note_answers(&mut self, told: &[ToWorker]) -> Result<(), Status> {
         for message in told {
             match message {
                 ToWorker::Welcome { .. } => self.stage = Stage::Welcome,
@@ -299,7 +300,7 @@ mod tests {
     use onward_core::fence::AttemptFence;
     use onward_core::ids::{Claim, JobId, Name};
     use onward_core::job::{Outline, WorkflowSpec};
-    use onward_core::message::{Assignment, Report, SettleAnswer, Settlement};
+    use onward_core::message::{Assignment, EndReport, SettleAnswer, Settlement};
 
     fn answers(count: usize) -> ToWorker {
         let claim = Claim { job: JobId::from_u128(1), workflow: 0, fence: AttemptFence::NONE };
@@ -355,7 +356,7 @@ mod tests {
     fn many_outcomes_are_said_in_bites_and_none_is_lost() {
         let settlement = |job| {
             let claim = Claim { job: JobId::from_u128(job), workflow: 0, fence: AttemptFence::NONE };
-            Settlement::new(claim, Report::Release { delay: None })
+            Settlement::new(claim, EndReport::Release { delay: None })
         };
         for count in [0, 1, SETTLE_AT_ONCE, SETTLE_AT_ONCE + 1, 5 * SETTLE_AT_ONCE] {
             let all: Vec<_> = (0..count as u128).map(settlement).collect();

@@ -1,13 +1,13 @@
 //! Refusals as gRPC statuses: `onward-code` has the stable word, `onward-field` the field at fault.
 
-use onward_api::cluster::{DONE, Done};
+use onward_api::cluster::{CallFate, DONE};
 use onward_core::refusal::{Refusal, RefusalKind};
-use onward_proto::{MAX_FRAME_BYTES, Malformed, v1};
+use onward_proto::{MAX_FRAME_BYTES, MalformedMessage, v1};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
-use crate::api::problem::Problem;
-use crate::engine::Refused;
+use crate::api::problem::ProblemResponse;
+use crate::engine::EngineRefusal;
 
 pub fn of(code: Code, word: &str, text: impl Into<String>) -> Status {
     let mut status = Status::new(code, text);
@@ -17,13 +17,13 @@ pub fn of(code: Code, word: &str, text: impl Into<String>) -> Status {
 }
 
 /// The status of a call that is to be made again; `done` says whether this time may count.
-pub fn unavailable(word: &str, text: impl Into<String>, done: Done) -> Status {
+pub fn unavailable(word: &str, text: impl Into<String>, done: CallFate) -> Status {
     let mut status = of(Code::Unavailable, word, text);
     status.metadata_mut().insert(DONE, MetadataValue::from_static(done.word()));
     status
 }
 
-pub fn malformed(error: &Malformed) -> Status {
+pub fn malformed(error: &MalformedMessage) -> Status {
     invalid(&error.field, error.to_string())
 }
 
@@ -43,7 +43,7 @@ pub fn undecodable(error: Status) -> Status {
 }
 
 /// The status for an answer of HTTP. Problems that are not here are not said to anybody who speaks gRPC.
-pub fn problem(problem: &Problem) -> Status {
+pub fn problem(problem: &ProblemResponse) -> Status {
     let code = match problem.status {
         401 => Code::Unauthenticated,
         403 => Code::PermissionDenied,
@@ -65,7 +65,7 @@ pub fn refusal(refusal: &Refusal) -> Status {
     }
     let kind = refusal.kind();
     let status = match code(kind) {
-        Code::Unavailable => unavailable(kind.code(), refusal.to_string(), Done::No),
+        Code::Unavailable => unavailable(kind.code(), refusal.to_string(), CallFate::No),
         code => of(code, kind.code(), refusal.to_string()),
     };
     match refusal {
@@ -74,13 +74,17 @@ pub fn refusal(refusal: &Refusal) -> Status {
     }
 }
 
-pub fn refused(refused: &Refused) -> Status {
+pub fn refused(refused: &EngineRefusal) -> Status {
     match refused {
-        Refused::ByMachine(by_machine) => refusal(by_machine),
-        Refused::NotBegun(_) => unavailable(RefusalKind::NoLeader.code(), refused.to_string(), Done::No),
-        Refused::Unavailable(_) => unavailable(RefusalKind::NoLeader.code(), refused.to_string(), Done::Unknown),
-        Refused::Unreadable(_) | Refused::Missing(_) => of(Code::DataLoss, "damaged", refused.to_string()),
-        Refused::TooManyCalls(_) => unavailable(RefusalKind::Overloaded.code(), refused.to_string(), Done::No),
+        EngineRefusal::ByMachine(by_machine) => refusal(by_machine),
+        EngineRefusal::NotBegun(_) => unavailable(RefusalKind::NoLeader.code(), refused.to_string(), CallFate::No),
+        EngineRefusal::Unavailable(_) => {
+            unavailable(RefusalKind::NoLeader.code(), refused.to_string(), CallFate::Unknown)
+        }
+        EngineRefusal::Unreadable(_) | EngineRefusal::Missing(_) => of(Code::DataLoss, "damaged", refused.to_string()),
+        EngineRefusal::TooManyCalls(_) => {
+            unavailable(RefusalKind::Overloaded.code(), refused.to_string(), CallFate::No)
+        }
     }
 }
 

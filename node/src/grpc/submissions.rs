@@ -15,7 +15,7 @@ use tokio_stream::Stream;
 use tonic::{Code, Status, Streaming};
 
 use super::status;
-use super::unanswered::Unanswered;
+use super::unanswered::AnswerBacklog;
 use crate::api::access::Access;
 
 type Answering = Pin<Box<dyn Future<Output = SubmitAnswer> + Send>>;
@@ -25,15 +25,15 @@ pub(super) struct Submissions {
     requests: Option<Streaming<SubmitRequest>>,
     answer: Box<dyn Fn(SubmitRequest) -> Answering + Send>,
     /// Submissions in the order in which they came.
-    begun: VecDeque<Begun>,
-    unanswered: Unanswered,
+    begun: VecDeque<PendingAnswer>,
+    unanswered: AnswerBacklog,
     /// Nothing more is read once it has resolved, and this is why.
     closing: Pin<Box<dyn Future<Output = Status> + Send>>,
     /// The status that ends the stream once all that was read is answered.
     end: Option<Status>,
 }
 
-enum Begun {
+enum PendingAnswer {
     Waits(Answering),
     IsAnswered(SubmitAnswer),
 }
@@ -63,7 +63,7 @@ impl Submissions {
             requests: Some(requests),
             answer: Box::new(move |request| Box::pin(answer(request))),
             begun: VecDeque::new(),
-            unanswered: Unanswered::default(),
+            unanswered: AnswerBacklog::default(),
             closing: Box::pin(closing),
             end: None,
         }
@@ -86,8 +86,8 @@ impl Submissions {
                     let mut answering = (self.answer)(request);
                     // The call asks the machine when it is polled, so that must not wait for those before it.
                     self.begun.push_back(match answering.as_mut().poll(cx) {
-                        Poll::Ready(answer) => Begun::IsAnswered(answer),
-                        Poll::Pending => Begun::Waits(answering),
+                        Poll::Ready(answer) => PendingAnswer::IsAnswered(answer),
+                        Poll::Pending => PendingAnswer::Waits(answering),
                     });
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -107,8 +107,8 @@ impl Stream for Submissions {
         let this = self.get_mut();
         this.read(cx);
         let answer = match this.begun.front_mut() {
-            Some(Begun::IsAnswered(answer)) => core::mem::take(answer),
-            Some(Begun::Waits(answering)) => ready!(answering.as_mut().poll(cx)),
+            Some(PendingAnswer::IsAnswered(answer)) => core::mem::take(answer),
+            Some(PendingAnswer::Waits(answering)) => ready!(answering.as_mut().poll(cx)),
             None if this.requests.is_none() => return Poll::Ready(this.end.take().map(Err)),
             None => return Poll::Pending,
         };

@@ -10,12 +10,12 @@ const MAX_UNANSWERED: usize = 1_024;
 
 /// Messages that were not answered yet. The machine answers in the order in which it is asked.
 #[derive(Default, Debug)]
-pub(super) struct Unanswered {
+pub(super) struct AnswerBacklog {
     bytes_of: VecDeque<usize>,
     bytes: usize,
 }
 
-impl Unanswered {
+impl AnswerBacklog {
     pub(super) fn add(&mut self, messages: usize, bytes: usize) {
         self.bytes_of.extend(core::iter::repeat_n(bytes / messages, messages));
         self.bytes += bytes / messages * messages;
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn room_comes_back_with_the_answers() {
-        let mut unanswered = Unanswered::default();
+        let mut unanswered = AnswerBacklog::default();
         unanswered.add(2, MAX_UNANSWERED_BYTES + 1);
         unanswered.add(1, 1);
         unanswered.answered();

@@ -20,11 +20,11 @@ fn whichever_change_fails_what_is_kept_is_true_and_the_count_before_it_right() {
             let more = vec![round + 1; length];
             assert!(waiting.add(TERM, claim, 0, &more));
             all.extend_from_slice(&more);
-            for (claim, Offered { printed, .. }) in waiting.take() {
+            for (claim, OfferedOutput { printed, .. }) in waiting.take() {
                 let before = faults::healed(|| store.read(&claim)).unwrap();
                 let written = store.write(&claim, &printed, 0);
                 let kept = faults::healed(|| store.read(&claim)).unwrap();
-                if let Err(Unwritten { lost, .. }) = written {
+                if let Err(OutputWriteError { lost, .. }) = written {
                     waiting.lost_taken(claim, lost);
                     let end = kept.as_ref().map_or(0, |kept| kept.skipped + kept.data.len() as u64);
                     assert_eq!(end + lost, all.len() as u64, "{fault:?}, round {round}");

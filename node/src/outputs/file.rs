@@ -10,7 +10,7 @@ use std::path::Path;
 
 use onward_log::changes;
 
-use super::waiting::Printed;
+use super::waiting::UnwrittenOutput;
 use super::{CUT_BYTES, KEEP_BYTES};
 
 /// Then `skipped`, 8 bytes, big-endian.
@@ -21,15 +21,15 @@ pub(super) const UNFINISHED: &str = "new";
 
 /// The end of what an attempt has printed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kept {
+pub struct OutputTail {
     /// Bytes before `data` that are not kept.
     pub skipped: u64,
     pub data: Vec<u8>,
 }
 
 /// Adds to a file, or makes it; gives its size then, and how much of `more` is in it. If it fails, the file is as it was.
-pub(super) fn append(path: &Path, more: &Printed) -> io::Result<Appended> {
-    let all = |size| Appended { size, lost: None };
+pub(super) fn append(path: &Path, more: &UnwrittenOutput) -> io::Result<AppendSummary> {
+    let all = |size| AppendSummary { size, lost: None };
     let mut file = match OpenOptions::new().read(true).write(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -58,19 +58,19 @@ pub(super) fn append(path: &Path, more: &Printed) -> io::Result<Appended> {
         return Err(error);
     }
     let size_now = file.metadata()?.len();
-    Ok(Appended { size: size_now, lost: Some((size + more.data.len() as u64 - size_now, error)) })
+    Ok(AppendSummary { size: size_now, lost: Some((size + more.data.len() as u64 - size_now, error)) })
 }
 
 /// The result of adding to a file.
 #[derive(Debug)]
-pub(super) struct Appended {
+pub(super) struct AppendSummary {
     pub(super) size: u64,
     /// Bytes at the end that were not written, and why, where only the beginning was and could not be taken back.
     pub(super) lost: Option<(u64, io::Error)>,
 }
 
 /// The last [`KEEP_BYTES`]; none if there is no such file.
-pub(super) fn read(path: &Path) -> io::Result<Option<Kept>> {
+pub(super) fn read(path: &Path) -> io::Result<Option<OutputTail>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -82,7 +82,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Kept>> {
     file.seek(SeekFrom::Start(HEADER_BYTES as u64 + goes))?;
     let mut data = Vec::new();
     file.read_to_end(&mut data)?;
-    Ok(Some(Kept { skipped: skipped.saturating_add(goes), data }))
+    Ok(Some(OutputTail { skipped: skipped.saturating_add(goes), data }))
 }
 
 fn skipped_of(file: &mut File) -> io::Result<Option<u64>> {

@@ -38,12 +38,12 @@ use onward_proto::worker::Output;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::clock;
-use crate::engine::{Counter, Engine, Refused};
-pub use file::Kept;
+use crate::engine::{Counter, Engine, EngineRefusal};
+pub use file::OutputTail;
 pub(crate) use index::Index;
 pub use store::OutputFolder;
-pub use waiting::Printed;
-use waiting::{Offered, Waiting};
+pub use waiting::UnwrittenOutput;
+use waiting::{OfferedOutput, Waiting};
 
 /// The folder in the data folder.
 pub const FOLDER: &str = "output";
@@ -124,17 +124,23 @@ pub trait OutputStore: Send {
     fn scan(&mut self, stats: &OutputStats) -> io::Result<()>;
 
     /// Adds to what an attempt has printed.
-    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten>;
+    fn write(&mut self, claim: &Claim, printed: &UnwrittenOutput, now_ms: u64) -> Result<(), OutputWriteError>;
 
     /// The same for output that was admitted under this term. A storage that nodes share refuses output of an attempt that
     /// has output of a later term there.
-    fn write_under(&mut self, _term: Term, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
+    fn write_under(
+        &mut self,
+        _term: Term,
+        claim: &Claim,
+        printed: &UnwrittenOutput,
+        now_ms: u64,
+    ) -> Result<(), OutputWriteError> {
         self.write(claim, printed, now_ms)
     }
 
     /// The end of what an attempt has printed; none if it has not, or if that was removed. Storage that is not reached now
     /// is [`io::ErrorKind::NotConnected`].
-    fn read(&self, claim: &Claim) -> io::Result<Option<Kept>>;
+    fn read(&self, claim: &Claim) -> io::Result<Option<OutputTail>>;
 
     /// Removes what is too old, and the oldest of what is too much.
     fn sweep(&mut self, now_ms: u64, stats: &OutputStats) -> io::Result<()>;
@@ -142,11 +148,11 @@ pub trait OutputStore: Send {
 
 /// Output that could not be written: the part that is lost, or the part to be written later.
 #[derive(Debug)]
-pub struct Unwritten {
+pub struct OutputWriteError {
     /// Bytes that are lost, those included that were skipped before them.
     pub lost: u64,
     /// The output to be offered again, where the storage is only away.
-    pub later: Option<Printed>,
+    pub later: Option<UnwrittenOutput>,
     /// The attempt has printed under a later term since: what is lost leaves no hole before what comes next.
     pub is_superseded: bool,
     pub error: io::Error,
@@ -154,9 +160,9 @@ pub struct Unwritten {
 
 /// A handle on the thread that keeps output. Cheap to clone.
 #[derive(Clone)]
-pub struct Outputs(Arc<Shared>);
+pub struct Outputs(Arc<OutputsState>);
 
-struct Shared {
+struct OutputsState {
     /// Bytes that the machine is asked about.
     asked_bytes: AtomicUsize,
     line: Mutex<Line>,
@@ -170,13 +176,13 @@ struct Shared {
 #[derive(Default)]
 struct Line {
     waiting: Waiting,
-    reads: Vec<Read>,
+    reads: Vec<OutputRead>,
     stopping: bool,
 }
 
-struct Read {
+struct OutputRead {
     claim: Claim,
-    reply: oneshot::Sender<io::Result<Option<Kept>>>,
+    reply: oneshot::Sender<io::Result<Option<OutputTail>>>,
     /// Held until the read is done, also if nobody waits for it any more: so many wait for the disk, and not more.
     _place: OwnedSemaphorePermit,
 }
@@ -198,7 +204,7 @@ impl Outputs {
         mut store: Box<dyn OutputStore>,
         leads: impl Fn() -> bool + Send + 'static,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(OutputsState {
             asked_bytes: AtomicUsize::new(0),
             line: Mutex::default(),
             bell: Condvar::new(),
@@ -218,7 +224,7 @@ impl Outputs {
     /// Takes what attempts have printed on a session, as far as it is theirs. Never waits.
     pub fn offer_from_session(&self, engine: &Engine, session: SessionId, outputs: Vec<Output>) {
         if !outputs.is_empty() {
-            let asked = Asked::new(self.clone(), outputs);
+            let asked = PendingOutputs::new(self.clone(), outputs);
             let claims = asked.outputs.iter().map(|output| output.claim).collect();
             engine.check_outputs(claims, session, move |term, answers| asked.answered(term, &answers));
         }
@@ -226,14 +232,14 @@ impl Outputs {
 
     /// Takes what an attempt has printed, if it is the one that holds its workflow. Who is refused, or gives up waiting,
     /// may send it again: nothing of it was kept.
-    pub async fn offer_with_receipt(&self, engine: &Engine, output: Output) -> Result<(), Refused> {
-        let (claim, asked) = (output.claim, Asked::new(self.clone(), vec![output]));
+    pub async fn offer_with_receipt(&self, engine: &Engine, output: Output) -> Result<(), EngineRefusal> {
+        let (claim, asked) = (output.claim, PendingOutputs::new(self.clone(), vec![output]));
         let (term, answer) = engine.check_output(claim).await?;
         asked.answered(term, core::slice::from_ref(&answer));
         match answer {
             Ok(()) => Ok(()),
-            Err(Refusal::NotInMemory { report }) => Err(Refused::ByMachine(engine.refusal_of(*report).await?)),
-            Err(refusal) => Err(Refused::ByMachine(refusal)),
+            Err(Refusal::NotInMemory { report }) => Err(EngineRefusal::ByMachine(engine.refusal_of(*report).await?)),
+            Err(refusal) => Err(EngineRefusal::ByMachine(refusal)),
         }
     }
 
@@ -254,7 +260,7 @@ impl Outputs {
     }
 
     /// The kept output of an attempt, everything that was offered before included.
-    pub async fn read(&self, claim: Claim) -> Result<Option<Kept>, Unreadable> {
+    pub async fn read(&self, claim: Claim) -> Result<Option<OutputTail>, Unreadable> {
         let place = self.0.reads.clone().acquire_owned().await.map_err(|_| Unreadable::Stopping)?;
         let (reply, answer) = oneshot::channel();
         {
@@ -262,7 +268,7 @@ impl Outputs {
             if line.stopping {
                 return Err(Unreadable::Stopping);
             }
-            line.reads.push(Read { claim, reply, _place: place });
+            line.reads.push(OutputRead { claim, reply, _place: place });
         }
         self.0.bell.notify_one();
         Ok(answer.await.map_err(|_| Unreadable::Stopping)??)
@@ -286,13 +292,13 @@ impl Outputs {
 }
 
 /// A question to the machine. Dropped without an answer, it is lost.
-struct Asked {
+struct PendingOutputs {
     of: Outputs,
     outputs: Vec<Output>,
     bytes: usize,
 }
 
-impl Asked {
+impl PendingOutputs {
     fn new(of: Outputs, mut outputs: Vec<Output>) -> Self {
         let bytes = |outputs: &[Output]| outputs.iter().map(|output| output.data.len()).sum::<usize>();
         let asked = bytes(&outputs);
@@ -323,7 +329,7 @@ impl Asked {
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingOutputs {
     fn drop(&mut self) {
         self.of.0.asked_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         let lost: usize = self.outputs.iter().map(|output| output.data.len()).sum();
@@ -331,7 +337,7 @@ impl Drop for Asked {
     }
 }
 
-impl Shared {
+impl OutputsState {
     fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().expect("no thread panics while it holds this")
     }
@@ -361,13 +367,13 @@ impl Shared {
                 if !is_scanned {
                     let scanned = store.scan(&self.stats);
                     is_scanned = scanned.is_ok();
-                    trouble.heard(scanned);
+                    trouble.note_result(scanned);
                 }
-                trouble.heard(store.sweep(now_ms, &self.stats));
+                trouble.note_result(store.sweep(now_ms, &self.stats));
             } else {
                 is_scanned = false;
             }
-            for Read { claim, reply, _place } in reads {
+            for OutputRead { claim, reply, _place } in reads {
                 let answer = match &away {
                     Some((_, cause)) if self.line().waiting.contains(&claim) => {
                         Err(io::Error::new(io::ErrorKind::NotConnected, cause.clone()))
@@ -389,14 +395,14 @@ impl Shared {
     fn write(
         &self,
         store: &mut dyn OutputStore,
-        offered: HashMap<Claim, Offered>,
+        offered: HashMap<Claim, OfferedOutput>,
         now_ms: u64,
         trouble: &mut Trouble<'_>,
     ) -> Option<String> {
         let mut away = None;
-        for (claim, Offered { term, printed }) in offered {
+        for (claim, OfferedOutput { term, printed }) in offered {
             if away.is_some() {
-                self.put_back(claim, Offered { term, printed });
+                self.put_back(claim, OfferedOutput { term, printed });
                 continue;
             }
             let offered = printed.data.len() as u64;
@@ -407,7 +413,7 @@ impl Shared {
                 if let Some(later) = unwritten.later {
                     waits = later.data.len() as u64;
                     away = Some(unwritten.error.to_string());
-                    self.put_back(claim, Offered { term, printed: later });
+                    self.put_back(claim, OfferedOutput { term, printed: later });
                 }
                 unwritten.error
             });
@@ -422,12 +428,12 @@ impl Shared {
                 tracing::debug!(?claim, lost, "what an attempt printed before another node led is dropped");
                 continue;
             }
-            trouble.heard(done);
+            trouble.note_result(done);
         }
         away
     }
 
-    fn put_back(&self, claim: Claim, offered: Offered) {
+    fn put_back(&self, claim: Claim, offered: OfferedOutput) {
         let bytes = offered.printed.data.len() as u64;
         if !self.line().waiting.put_back(claim, offered) {
             self.stats.dropped_bytes.add(bytes);
@@ -446,7 +452,7 @@ struct Trouble<'a> {
 const KEPT_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 impl Trouble<'_> {
-    fn heard(&mut self, done: io::Result<()>) {
+    fn note_result(&mut self, done: io::Result<()>) {
         if let Err(error) = &done {
             self.stats.errors.add(1);
             if self.begins(Instant::now()) {

@@ -10,10 +10,10 @@ use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId};
 use onward_log::changes;
 
-use super::Printed;
-use super::file::{self, Kept, UNFINISHED};
+use super::UnwrittenOutput;
+use super::file::{self, OutputTail, UNFINISHED};
 use super::index::Index;
-use super::{OutputRules, OutputStats, OutputStore, Unwritten};
+use super::{OutputRules, OutputStats, OutputStore, OutputWriteError};
 
 /// Output in a folder.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ impl OutputStore for OutputFolder {
         Ok(())
     }
 
-    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
-        let lost = |(lost, error)| Unwritten { lost, later: None, is_superseded: false, error };
+    fn write(&mut self, claim: &Claim, printed: &UnwrittenOutput, now_ms: u64) -> Result<(), OutputWriteError> {
+        let lost = |(lost, error)| OutputWriteError { lost, later: None, is_superseded: false, error };
         let all = |error| lost((printed.skipped.saturating_add(printed.data.len() as u64), error));
         let path = self.path(claim);
         let appended = match file::append(&path, printed) {
@@ -55,7 +55,7 @@ impl OutputStore for OutputFolder {
         appended.lost.map_or(Ok(()), |cut| Err(lost(cut)))
     }
 
-    fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {
+    fn read(&self, claim: &Claim) -> io::Result<Option<OutputTail>> {
         file::read(&self.path(claim))
     }
 

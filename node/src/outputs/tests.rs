@@ -16,12 +16,12 @@ pub(super) fn claim(job: u64) -> Claim {
     Claim { job: JobId::from_u128(u128::from(job)), workflow: 2, fence: AttemptFence::from_raw(1 << 20 | 7) }
 }
 
-fn printed(data: &[u8]) -> Printed {
-    Printed { skipped: 0, data: data.to_vec() }
+fn printed(data: &[u8]) -> UnwrittenOutput {
+    UnwrittenOutput { skipped: 0, data: data.to_vec() }
 }
 
-fn kept(skipped: u64, data: &[u8]) -> Option<Kept> {
-    Some(Kept { skipped, data: data.to_vec() })
+fn kept(skipped: u64, data: &[u8]) -> Option<OutputTail> {
+    Some(OutputTail { skipped, data: data.to_vec() })
 }
 
 pub(super) fn store(folder: &Path, rules: OutputRules) -> (OutputFolder, OutputStats) {
@@ -67,7 +67,7 @@ fn the_end_of_a_long_output_is_kept_and_the_rest_counted_also_after_a_restart() 
         total += line.len() as u64;
         let file = data.path().join(FOLDER).join(&names(data.path())[0]);
         largest = largest.max(fs::metadata(file).unwrap().len());
-        let Some(Kept { skipped, data }) = first.read(&claim(1)).unwrap() else { panic!("something is kept") };
+        let Some(OutputTail { skipped, data }) = first.read(&claim(1)).unwrap() else { panic!("something is kept") };
         assert_eq!(data.len(), all.len().min(KEEP_BYTES));
         assert!(all.ends_with(&data) && skipped + data.len() as u64 == total);
     }
@@ -80,11 +80,11 @@ fn the_end_of_a_long_output_is_kept_and_the_rest_counted_also_after_a_restart() 
 fn what_is_kept_has_no_holes() {
     let data = tempdir().unwrap();
     let (mut store, _) = store(data.path(), OutputRules::default());
-    store.write(&claim(1), &Printed { skipped: 3, data: b"one".to_vec() }, 0).unwrap();
+    store.write(&claim(1), &UnwrittenOutput { skipped: 3, data: b"one".to_vec() }, 0).unwrap();
     assert_eq!(store.read(&claim(1)).unwrap(), kept(3, b"one"));
     store.write(&claim(1), &printed(b" two"), 0).unwrap();
     assert_eq!(store.read(&claim(1)).unwrap(), kept(3, b"one two"));
-    store.write(&claim(1), &Printed { skipped: 10, data: b"three".to_vec() }, 0).unwrap();
+    store.write(&claim(1), &UnwrittenOutput { skipped: 10, data: b"three".to_vec() }, 0).unwrap();
     assert_eq!(store.read(&claim(1)).unwrap(), kept(20, b"three"));
 }
 
@@ -194,7 +194,7 @@ fn what_the_machine_is_asked_about_takes_room_until_it_is_answered_or_lost() {
     let data = tempdir().unwrap();
     let outputs =
         Outputs::start(Box::new(OutputFolder::new(data.path().join(FOLDER), OutputRules::default()))).unwrap();
-    let all = || Asked::new(outputs.clone(), vec![output(1, &vec![7; MAX_WAITING_BYTES])]);
+    let all = || PendingOutputs::new(outputs.clone(), vec![output(1, &vec![7; MAX_WAITING_BYTES])]);
     let dropped = || outputs.stats().dropped_bytes.get() / MAX_WAITING_BYTES as u64;
     all().answered(TERM, &[Err(Refusal::UnknownJob)]);
     assert_eq!((dropped(), outputs.stats().refused.get()), (0, 1));
@@ -227,24 +227,25 @@ async fn a_folder_that_fails_costs_output_and_nothing_else_and_comes_back() {
 }
 
 /// A store of which each write is seen by the test, which says whether it works.
-struct Seen {
-    writes: Sender<Printed>,
+struct OutputLog {
+    writes: Sender<UnwrittenOutput>,
     works: Receiver<bool>,
 }
 
-impl OutputStore for Seen {
+impl OutputStore for OutputLog {
     fn scan(&mut self, _: &OutputStats) -> io::Result<()> {
         Ok(())
     }
 
-    fn write(&mut self, _: &Claim, printed: &Printed, _: u64) -> Result<(), Unwritten> {
+    fn write(&mut self, _: &Claim, printed: &UnwrittenOutput, _: u64) -> Result<(), OutputWriteError> {
         self.writes.send(printed.clone()).unwrap();
         let lost = printed.skipped + printed.data.len() as u64;
-        let failure = || Unwritten { lost, later: None, is_superseded: false, error: io::Error::other("it fails") };
+        let failure =
+            || OutputWriteError { lost, later: None, is_superseded: false, error: io::Error::other("it fails") };
         if self.works.recv().unwrap() { Ok(()) } else { Err(failure()) }
     }
 
-    fn read(&self, _: &Claim) -> io::Result<Option<Kept>> {
+    fn read(&self, _: &Claim) -> io::Result<Option<OutputTail>> {
         Ok(None)
     }
 
@@ -256,15 +257,15 @@ impl OutputStore for Seen {
 #[test]
 fn what_came_while_a_write_was_lost_says_how_much_is_missing_before_it() {
     let ((writes, written), (answer, works)) = (channel(), channel());
-    let outputs = Outputs::start(Box::new(Seen { writes, works })).unwrap();
+    let outputs = Outputs::start(Box::new(OutputLog { writes, works })).unwrap();
     outputs.offer(TERM, vec![output(1, b"lost")]);
-    assert_eq!(written.recv().unwrap(), Printed { skipped: 0, data: b"lost".to_vec() });
+    assert_eq!(written.recv().unwrap(), UnwrittenOutput { skipped: 0, data: b"lost".to_vec() });
     outputs.offer(TERM, vec![output(1, b"kept")]);
     answer.send(false).unwrap();
-    assert_eq!(written.recv().unwrap(), Printed { skipped: 4, data: b"kept".to_vec() });
+    assert_eq!(written.recv().unwrap(), UnwrittenOutput { skipped: 4, data: b"kept".to_vec() });
     answer.send(true).unwrap();
     outputs.offer(TERM, vec![output(1, b"more")]);
-    assert_eq!(written.recv().unwrap(), Printed { skipped: 0, data: b"more".to_vec() }, "it was said once");
+    assert_eq!(written.recv().unwrap(), UnwrittenOutput { skipped: 0, data: b"more".to_vec() }, "it was said once");
     answer.send(true).unwrap();
     outputs.stop();
 }
@@ -273,7 +274,7 @@ fn what_came_while_a_write_was_lost_says_how_much_is_missing_before_it() {
 #[derive(Clone, Default)]
 struct Distant {
     is_here: Arc<AtomicBool>,
-    given: Arc<Mutex<Vec<(Claim, Printed)>>>,
+    given: Arc<Mutex<Vec<(Claim, UnwrittenOutput)>>>,
 }
 
 impl OutputStore for Distant {
@@ -281,16 +282,16 @@ impl OutputStore for Distant {
         Ok(())
     }
 
-    fn write(&mut self, claim: &Claim, printed: &Printed, _: u64) -> Result<(), Unwritten> {
+    fn write(&mut self, claim: &Claim, printed: &UnwrittenOutput, _: u64) -> Result<(), OutputWriteError> {
         if self.is_here.load(Ordering::SeqCst) {
             self.given.lock().unwrap().push((*claim, printed.clone()));
             return Ok(());
         }
         let error = io::Error::new(io::ErrorKind::NotConnected, "it is away");
-        Err(Unwritten { lost: 0, later: Some(printed.clone()), is_superseded: false, error })
+        Err(OutputWriteError { lost: 0, later: Some(printed.clone()), is_superseded: false, error })
     }
 
-    fn read(&self, _: &Claim) -> io::Result<Option<Kept>> {
+    fn read(&self, _: &Claim) -> io::Result<Option<OutputTail>> {
         Ok(None)
     }
 

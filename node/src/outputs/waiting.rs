@@ -9,13 +9,13 @@ use super::{CUT_BYTES, KEEP_BYTES, MAX_WAITING_BYTES};
 
 /// Output of an attempt since the part that is written.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Printed {
+pub struct UnwrittenOutput {
     /// Bytes before `data` that are not here.
     pub skipped: u64,
     pub data: Vec<u8>,
 }
 
-impl Printed {
+impl UnwrittenOutput {
     fn add(&mut self, skipped: u64, data: &[u8]) {
         if skipped > 0 {
             // Kept output has no holes: positions in it could not be told apart otherwise.
@@ -33,14 +33,14 @@ impl Printed {
 
 /// Output of an attempt, and the term under which the oldest of it was admitted.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Offered {
+pub(super) struct OfferedOutput {
     pub(super) term: Term,
-    pub(super) printed: Printed,
+    pub(super) printed: UnwrittenOutput,
 }
 
 #[derive(Default, Debug)]
 pub(super) struct Waiting {
-    printed: HashMap<Claim, Offered>,
+    printed: HashMap<Claim, OfferedOutput>,
     bytes: usize,
     /// Bytes lost of attempts that may print more: the next output says so.
     lost: HashMap<Claim, u64>,
@@ -64,8 +64,8 @@ impl Waiting {
             return false;
         }
         let skipped = skipped.saturating_add(self.lost.remove(&claim).unwrap_or(0));
-        let new_one = || Offered { term, printed: Printed::default() };
-        let Offered { printed, .. } = self.printed.entry(claim).or_insert_with(new_one);
+        let new_one = || OfferedOutput { term, printed: UnwrittenOutput::default() };
+        let OfferedOutput { printed, .. } = self.printed.entry(claim).or_insert_with(new_one);
         let before = printed.data.len();
         printed.add(skipped, data);
         self.bytes = self.bytes + new + printed.data.len() - before;
@@ -82,23 +82,23 @@ impl Waiting {
     /// What was taken is lost. Whatever has come of the attempt since is behind it.
     pub(super) fn lost_taken(&mut self, claim: Claim, bytes: u64) {
         match self.printed.get_mut(&claim) {
-            Some(Offered { printed, .. }) => printed.skipped = printed.skipped.saturating_add(bytes),
+            Some(OfferedOutput { printed, .. }) => printed.skipped = printed.skipped.saturating_add(bytes),
             None => self.lost(claim, bytes),
         }
     }
 
     /// Puts back output that was taken and could not be written yet; whatever has come of the attempt since is behind it.
     /// False if there is no room: then it is lost.
-    pub(super) fn put_back(&mut self, claim: Claim, Offered { term, printed: mut older }: Offered) -> bool {
+    pub(super) fn put_back(&mut self, claim: Claim, OfferedOutput { term, printed: mut older }: OfferedOutput) -> bool {
         let new = if self.printed.contains_key(&claim) { 0 } else { EACH_BYTES };
         if self.bytes + new + older.data.len() > MAX_WAITING_BYTES {
             self.lost_taken(claim, older.skipped.saturating_add(older.data.len() as u64));
             return false;
         }
-        let Offered { printed: newer, .. } = self.printed.remove(&claim).unwrap_or_default();
+        let OfferedOutput { printed: newer, .. } = self.printed.remove(&claim).unwrap_or_default();
         older.add(newer.skipped, &newer.data);
         self.bytes = self.bytes + new + older.data.len() - newer.data.len();
-        self.printed.insert(claim, Offered { term, printed: older });
+        self.printed.insert(claim, OfferedOutput { term, printed: older });
         true
     }
 
@@ -114,7 +114,7 @@ impl Waiting {
         self.printed.is_empty()
     }
 
-    pub(super) fn take(&mut self) -> HashMap<Claim, Offered> {
+    pub(super) fn take(&mut self) -> HashMap<Claim, OfferedOutput> {
         self.bytes = 0;
         core::mem::take(&mut self.printed)
     }
@@ -135,8 +135,8 @@ mod tests {
         assert_eq!(taken.term, Term::new(1));
         waiting.add(Term::new(3), claim(1), 0, b"three");
         waiting.put_back(claim(1), taken);
-        let printed = Printed { skipped: 0, data: b"one two three".to_vec() };
-        assert_eq!(waiting.take()[&claim(1)], Offered { term: Term::new(1), printed });
+        let printed = UnwrittenOutput { skipped: 0, data: b"one two three".to_vec() };
+        assert_eq!(waiting.take()[&claim(1)], OfferedOutput { term: Term::new(1), printed });
     }
 
     #[test]
@@ -148,8 +148,8 @@ mod tests {
                 && waiting.add(TERM, claim(1), 0, b"two")
         );
         let taken = waiting.take();
-        assert_eq!(taken[&claim(1)].printed, Printed { skipped: 0, data: b"one two".to_vec() });
-        assert_eq!(taken[&claim(2)].printed, Printed { skipped: 5, data: b"other".to_vec() });
+        assert_eq!(taken[&claim(1)].printed, UnwrittenOutput { skipped: 0, data: b"one two".to_vec() });
+        assert_eq!(taken[&claim(2)].printed, UnwrittenOutput { skipped: 5, data: b"other".to_vec() });
         assert!(waiting.is_empty());
     }
 
@@ -174,18 +174,19 @@ mod tests {
         waiting.add(TERM, claim(1), 0, b"two");
         assert!(waiting.put_back(claim(1), taken) && waiting.contains(&claim(1)) && !waiting.contains(&claim(2)));
         assert_eq!(waiting.bytes, EACH_BYTES + b"one two".len());
-        assert_eq!(waiting.take()[&claim(1)].printed, Printed { skipped: 3, data: b"one two".to_vec() });
+        assert_eq!(waiting.take()[&claim(1)].printed, UnwrittenOutput { skipped: 3, data: b"one two".to_vec() });
 
         // Newer output with a hole before it makes the older one worthless.
         waiting.add(TERM, claim(1), 5, b"new");
-        assert!(
-            waiting.put_back(claim(1), Offered { term: TERM, printed: Printed { skipped: 1, data: b"old".to_vec() } })
-        );
-        assert_eq!(waiting.take()[&claim(1)].printed, Printed { skipped: 9, data: b"new".to_vec() });
+        assert!(waiting.put_back(
+            claim(1),
+            OfferedOutput { term: TERM, printed: UnwrittenOutput { skipped: 1, data: b"old".to_vec() } }
+        ));
+        assert_eq!(waiting.take()[&claim(1)].printed, UnwrittenOutput { skipped: 9, data: b"new".to_vec() });
 
-        let older = Printed { skipped: 0, data: vec![b'x'; KEEP_BYTES] };
+        let older = UnwrittenOutput { skipped: 0, data: vec![b'x'; KEEP_BYTES] };
         let crowd = (0..).take_while(|n| waiting.add(TERM, claim(*n), 0, &older.data)).count();
-        assert!(!waiting.put_back(claim(0), Offered { term: TERM, printed: older }), "there is no room");
+        assert!(!waiting.put_back(claim(0), OfferedOutput { term: TERM, printed: older }), "there is no room");
         assert!(waiting.bytes <= MAX_WAITING_BYTES);
         let taken = waiting.take();
         assert_eq!((taken.len(), taken[&claim(0)].printed.skipped), (crowd, KEEP_BYTES as u64), "and that is said");
@@ -196,7 +197,7 @@ mod tests {
         let mut waiting = Waiting::default();
         waiting.add(TERM, claim(1), 0, b"before");
         waiting.add(TERM, claim(1), 10, b"after");
-        assert_eq!(waiting.take()[&claim(1)].printed, Printed { skipped: 16, data: b"after".to_vec() });
+        assert_eq!(waiting.take()[&claim(1)].printed, UnwrittenOutput { skipped: 16, data: b"after".to_vec() });
     }
 
     #[test]
@@ -212,7 +213,10 @@ mod tests {
         assert_eq!(waiting.take().len(), taken_in as usize);
         assert!(waiting.add(TERM, claim(taken_in), 1, b"next") && waiting.add(TERM, claim(0), 0, b"next"));
         let taken = waiting.take();
-        assert_eq!(taken[&claim(taken_in)].printed, Printed { skipped: KEEP_BYTES as u64 + 1, data: b"next".to_vec() });
+        assert_eq!(
+            taken[&claim(taken_in)].printed,
+            UnwrittenOutput { skipped: KEEP_BYTES as u64 + 1, data: b"next".to_vec() }
+        );
         assert_eq!(taken[&claim(0)].printed.skipped, KEEP_BYTES as u64);
     }
 

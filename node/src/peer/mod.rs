@@ -11,15 +11,15 @@ pub mod proof;
 use core::fmt;
 use core::str::FromStr;
 
-use onward_gossip::{Label, Role};
+use onward_gossip::{NodeLabel, Role};
 
 /// A node as it has proved itself to another.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PeerIdentity {
     pub role: Role,
     /// A gate has none, and every other node has one.
-    datacenter: Option<Label>,
-    pub name: Label,
+    datacenter: Option<NodeLabel>,
+    pub name: NodeLabel,
 }
 
 const SCHEME: &str = "onward://";
@@ -35,23 +35,23 @@ pub enum PeerRefusal {
     #[error("{who} is no {needed}; give it a certificate of that role: `onward certs node --role {needed}`")]
     WrongRole { who: PeerIdentity, needed: Role },
     #[error("{who} cannot speak for datacenter `{datacenter}`")]
-    WrongDatacenter { who: PeerIdentity, datacenter: Label },
+    WrongDatacenter { who: PeerIdentity, datacenter: NodeLabel },
 }
 
 impl PeerIdentity {
-    pub fn gate(name: Label) -> Self {
+    pub fn gate(name: NodeLabel) -> Self {
         Self { role: Role::Gate, datacenter: None, name }
     }
 
-    pub fn manager(datacenter: Label, name: Label) -> Self {
+    pub fn manager(datacenter: NodeLabel, name: NodeLabel) -> Self {
         Self { role: Role::Manager, datacenter: Some(datacenter), name }
     }
 
-    pub fn worker(datacenter: Label, name: Label) -> Self {
+    pub fn worker(datacenter: NodeLabel, name: NodeLabel) -> Self {
         Self { role: Role::Worker, datacenter: Some(datacenter), name }
     }
 
-    pub fn datacenter(&self) -> Option<&Label> {
+    pub fn datacenter(&self) -> Option<&NodeLabel> {
         self.datacenter.as_ref()
     }
 
@@ -61,7 +61,7 @@ impl PeerIdentity {
     }
 
     /// A manager cannot speak for another datacenter, and nobody else can speak for one.
-    pub fn speaks_for(&self, datacenter: &Label) -> Result<(), PeerRefusal> {
+    pub fn speaks_for(&self, datacenter: &NodeLabel) -> Result<(), PeerRefusal> {
         self.need_role(Role::Manager)?;
         if self.datacenter.as_ref() == Some(datacenter) {
             return Ok(());
@@ -84,7 +84,7 @@ impl FromStr for PeerIdentity {
     type Err = NotAPeer;
 
     fn from_str(text: &str) -> Result<Self, NotAPeer> {
-        let label = |text: &str| Label::new(text).map_err(|_| NotAPeer);
+        let label = |text: &str| NodeLabel::new(text).map_err(|_| NotAPeer);
         let parts: Vec<&str> = text.strip_prefix(SCHEME).ok_or(NotAPeer)?.split('/').collect();
         match parts[..] {
             ["gate", name] => Ok(Self::gate(label(name)?)),
@@ -99,8 +99,8 @@ impl FromStr for PeerIdentity {
 mod tests {
     use super::*;
 
-    fn label(text: &str) -> Label {
-        Label::new(text).unwrap()
+    fn label(text: &str) -> NodeLabel {
+        NodeLabel::new(text).unwrap()
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl PeerProofs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onward_gossip::{ClusterKey, Label};
+    use onward_gossip::{ClusterKey, NodeLabel};
 
     fn proofs(first: u8, second: Option<u8>) -> PeerProofs {
         let key = |byte| ClusterKey::new([byte; 32]);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn who() -> PeerIdentity {
-        PeerIdentity::manager(Label::new("dc-a").unwrap(), Label::new("m1").unwrap())
+        PeerIdentity::manager(NodeLabel::new("dc-a").unwrap(), NodeLabel::new("m1").unwrap())
     }
 
     const NOON: Wall = Wall::from_ms(1_800_000_000_000);

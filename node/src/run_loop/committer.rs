@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_core::time::Mono;
-use onward_log::{Changed, Digest, Error, GroupCommit, Log, OwnedBlob};
+use onward_log::{BlobDigest, Error, GroupCommit, Log, LogChange, OwnedBlob};
 
 use super::outgoing::{self, OutgoingQueue, OutgoingSender};
 use super::seat::SeatDeadline;
@@ -29,10 +29,10 @@ pub(crate) enum CommitRequest<H: Host> {
         outs: Vec<(Seq, H::Outgoing)>,
     },
     /// Nothing that was told before names it any more.
-    DropBlob(Digest),
+    DropBlob(BlobDigest),
     /// List the contents that the log has, page by page.
     ListBlobs {
-        after: Option<Digest>,
+        after: Option<BlobDigest>,
     },
     ConfirmSeat {
         question: u64,
@@ -65,7 +65,7 @@ pub(crate) enum CommitReply {
     SnapshotFinished,
     Truncated,
     /// The next page of content that the log has; empty behind the last, or if the log cannot say.
-    Blobs(Vec<Digest>),
+    Blobs(Vec<BlobDigest>),
     /// The log goes on without it.
     SnapshotFailed(Error),
     /// Nothing of what was told since the last answer is stored, nor will be.
@@ -151,9 +151,9 @@ pub(crate) struct Committer<H: Host> {
     progress: Arc<CommitProgress>,
     host: Arc<H>,
     questions: Vec<u64>,
-    to_drop: Vec<Digest>,
+    to_drop: Vec<BlobDigest>,
     /// Set while a list of contents is wanted, and behind which.
-    to_list: Option<Option<Digest>>,
+    to_list: Option<Option<BlobDigest>>,
     /// The next step of a snapshot. There is at most one at a time.
     snapshot_step: Option<CommitRequest<H>>,
     truncating: bool,
@@ -420,7 +420,7 @@ impl<H: Host> Committer<H> {
         self.host.log_pulse().begin();
         let known = loop {
             match ask(&mut *self.log) {
-                Err(error) if error.changed() == Changed::Maybe => {
+                Err(error) if error.changed() == LogChange::Maybe => {
                     if let Err(error) = doubt.wait(error, &*self.host, &self.seat) {
                         break Err(error);
                     }
@@ -460,7 +460,7 @@ impl Doubt {
     /// A node that does not know what became of a write does not know either who leads.
     fn wait(&mut self, error: Error, host: &impl Host, seat: &SeatDeadline) -> Result<(), Error> {
         let since = *self.since.get_or_insert_with(Instant::now);
-        if error.changed() == Changed::No || since.elapsed() >= host.seat_ttl() {
+        if error.changed() == LogChange::No || since.elapsed() >= host.seat_ttl() {
             return Err(error);
         }
         seat.unconfirm();

@@ -62,7 +62,7 @@ pub(crate) struct NewTerm<M> {
 }
 
 /// The result of a try for the seat.
-pub(crate) enum Tried<M> {
+pub(crate) enum SeatBid<M> {
     Leads(NewTerm<M>),
     /// Another node was faster.
     Follows(Follower<M>),
@@ -129,13 +129,13 @@ impl<M: StateMachine> Follower<M> {
     }
 
     /// Takes the seat, unless another has since the log was last looked at.
-    pub(crate) fn lead(mut self) -> Result<Tried<M>, Error> {
+    pub(crate) fn lead(mut self) -> Result<SeatBid<M>, Error> {
         let taken_at = clock::mono();
         let tail = match self.log.take_seat(self.seen) {
             Ok(tail) => tail,
             Err(Error::SeatTaken { current, .. }) => {
                 self.seen = current;
-                return Ok(Tried::Follows(self));
+                return Ok(SeatBid::Follows(self));
             }
             Err(error) => return Err(error),
         };
@@ -151,7 +151,7 @@ impl<M: StateMachine> Follower<M> {
             return Err(Error::Corrupt { what });
         }
         let Self { log, machine, snapshot, .. } = self;
-        Ok(Tried::Leads(NewTerm { log, machine, term: tail.term, taken_at, last: tail.last, snapshot }))
+        Ok(SeatBid::Leads(NewTerm { log, machine, term: tail.term, taken_at, last: tail.last, snapshot }))
     }
 }
 

@@ -30,10 +30,10 @@ use onward_core::ids::Seq;
 use onward_core::time::{Mono, Now};
 use onward_health::Pulse;
 use onward_log::codec::DecodeError;
-use onward_log::{Digest, Error, StoredRow};
+use onward_log::{BlobDigest, Error, StoredRow};
 
 pub(crate) use committer::{CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer};
-pub(crate) use follow::{CatchUp, Follower, NewTerm, Tried};
+pub(crate) use follow::{CatchUp, Follower, NewTerm, SeatBid};
 pub(crate) use outgoing::OutgoingSender;
 pub(crate) use run_queue::{CloseAtEnd, RunQueue, Wait};
 pub(crate) use snapshots::Snapshots;
@@ -66,7 +66,7 @@ pub(crate) trait StateMachine: Send {
     fn size(&self) -> u64;
 
     /// Whether something in the state refers to this content.
-    fn refers_to(&self, digest: &Digest) -> bool;
+    fn refers_to(&self, digest: &BlobDigest) -> bool;
 
     fn restore(&mut self, record: Self::Record);
 

@@ -15,8 +15,8 @@ use onward_core::ids::Seq;
 use onward_core::time::{Mono, Now};
 use onward_health::Pulse;
 use onward_log::codec::DecodeError;
-use onward_log::engines::memory::Fault;
-use onward_log::{Digest, Error, Log, MemoryLog, StoredRow, Tail};
+use onward_log::engines::memory::AppendFault;
+use onward_log::{BlobDigest, Error, Log, MemoryLog, StoredRow, Tail};
 
 use super::outgoing::channel as outgoing_channel;
 use super::seat::SeatDeadline;
@@ -66,7 +66,7 @@ impl StateMachine for Toy {
     fn size(&self) -> u64 {
         1
     }
-    fn refers_to(&self, _: &Digest) -> bool {
+    fn refers_to(&self, _: &BlobDigest) -> bool {
         false
     }
     fn restore(&mut self, (sum, events): (u64, u64)) {
@@ -265,7 +265,7 @@ impl Run {
     fn on(log: impl Log + 'static, seat_ttl: Duration, snapshot_every: u64) -> Self {
         let host = Arc::new(ToyHost::new(seat_ttl));
         let follower = Follower::read(Box::new(log), Toy::default).expect("it can be read");
-        let Ok(Tried::Leads(term)) = follower.lead() else { panic!("nobody else is there") };
+        let Ok(SeatBid::Leads(term)) = follower.lead() else { panic!("nobody else is there") };
         let (mut committer, log, outgoing) =
             Committer::new(term.log, (term.term, term.taken_at), term.last, host.clone());
         let snapshots = Snapshots::after(term.snapshot, snapshot_every, Pulse::default());
@@ -361,7 +361,7 @@ fn a_follower_applies_what_the_leader_writes_for_as_long_as_it_takes_and_leads_w
     }
     // Appended after the follower has looked: it is in the machine all the same once that leads.
     run.add(10).recv().expect("it is answered");
-    let Ok(Tried::Leads(term)) = follower.lead() else { panic!("the term that it saw still holds") };
+    let Ok(SeatBid::Leads(term)) = follower.lead() else { panic!("the term that it saw still holds") };
     assert_eq!((term.machine.sum, term.last, term.term), (16, Seq(5), Term::new(2)));
     run.add(1).recv().expect_err("who lost the seat answers nothing");
     assert!(matches!(run.ended(), TermEnd::Failed(Error::StaleTerm { .. })));
@@ -373,7 +373,7 @@ fn who_comes_second_goes_on_following() {
     let second = Follower::read(Box::new(log.clone()), Toy::default).expect("an empty log");
     let run = Run::on(log.clone(), LONG, u64::MAX);
     run.add(7).recv().expect("it is answered");
-    let Ok(Tried::Follows(mut second)) = second.lead() else { panic!("another has the seat") };
+    let Ok(SeatBid::Follows(mut second)) = second.lead() else { panic!("another has the seat") };
     run.add(8).recv().expect("who leads is left in peace");
     second.catch_up().expect("it reads on");
     assert_eq!((second.machine.sum, log.clone().tail().expect("in memory").term), (15, Term::new(1)));
@@ -458,7 +458,7 @@ fn a_log_that_is_cut_off_confirms_nothing_although_it_answers_reads() {
 fn a_batch_that_was_in_doubt_for_a_moment_is_answered_once() {
     let log = MemoryLog::new();
     let run = Run::on(log.clone(), LONG, u64::MAX);
-    log.inject(Fault::AnswerLost);
+    log.inject(AppendFault::AnswerLost);
     assert_eq!(run.add(5).recv(), Ok(5));
     assert_eq!(*run.host.trouble.lock().expect("nobody panics"), "", "it is over");
     assert!(matches!(run.stop(), TermEnd::Stopped));

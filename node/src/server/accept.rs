@@ -22,8 +22,8 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 use super::config::HttpLimits;
-use super::preface::{Version, sniff};
-use crate::api::access::Connection;
+use super::preface::{HttpVersion, sniff};
+use crate::api::access::ClientConnection;
 use crate::engine::vitals::DieOnPanic;
 use crate::peer::certificate::of_chain;
 use crate::peer::expiry::Expiring;
@@ -45,7 +45,7 @@ const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nonwa
 
 /// The phase of a node on its way up or down.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Phase {
+pub(super) enum NodePhase {
     /// The log is being read; only probes are answered.
     Starting,
     Serving,
@@ -58,7 +58,7 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct ConnectionCounts {
     pub(super) accepted: AtomicU64,
     pub(super) refused: AtomicU64,
     /// Ended without a proper request: no handshake, no headers in time, or no HTTP.
@@ -72,8 +72,8 @@ pub(super) struct Acceptor {
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) limits: HttpLimits,
     pub(super) places: Arc<Semaphore>,
-    pub(super) phase: watch::Receiver<Phase>,
-    pub(super) counts: Arc<Counts>,
+    pub(super) phase: watch::Receiver<NodePhase>,
+    pub(super) counts: Arc<ConnectionCounts>,
     /// The pulse of the loop that accepts connections.
     pub(super) pulse: Pulse,
     /// The runtime that serves connections, whoever opens them.
@@ -87,7 +87,7 @@ impl Acceptor {
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
+                _ = phase.wait_for(|phase| *phase >= NodePhase::Draining) => return,
             };
             match accepted {
                 Ok((stream, peer)) => {
@@ -116,7 +116,7 @@ impl Acceptor {
             let mut phase = self.phase.clone();
             let conversing = async {
                 match sniff(far).await? {
-                    Some((version, stream)) => self.converse(version, stream, Connection::from(None)).await,
+                    Some((version, stream)) => self.converse(version, stream, ClientConnection::from(None)).await,
                     None => Ok(()),
                 }
             };
@@ -124,7 +124,7 @@ impl Acceptor {
                 ended = conversing => if let Err(error) = ended {
                     tracing::debug!(error, "a connection from inside ended early");
                 },
-                _ = phase.wait_for(|phase| *phase == Phase::Closing) => {}
+                _ = phase.wait_for(|phase| *phase == NodePhase::Closing) => {}
             }
         });
         Ok(near)
@@ -152,19 +152,19 @@ impl Acceptor {
                 self.counts.failed.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!(%peer, error, "a connection ended early");
             },
-            _ = phase.wait_for(|phase| *phase == Phase::Closing) => {}
+            _ = phase.wait_for(|phase| *phase == NodePhase::Closing) => {}
         }
     }
 
     async fn serve(&self, stream: TcpStream, peer: SocketAddr) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         // Answers are small and awaited: they go out at once.
         stream.set_nodelay(true)?;
-        let (mut phase, connection) = (self.phase.clone(), Connection::from(Some(peer.ip())));
+        let (mut phase, connection) = (self.phase.clone(), ClientConnection::from(Some(peer.ip())));
         let wait = self.limits.header_read;
         let Some(tls) = &self.tls else {
             let found = tokio::select! {
                 found = timeout(wait, sniff(stream)) => found.map_err(|_| "no request in time")??,
-                _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return Ok(()),
+                _ = phase.wait_for(|phase| *phase >= NodePhase::Draining) => return Ok(()),
             };
             return match found {
                 Some((version, stream)) => self.converse(version, stream, connection).await,
@@ -173,8 +173,8 @@ impl Acceptor {
         };
         let stream = timeout(wait, tls.accept(stream)).await.map_err(|_| "no handshake in time")??;
         let version = match stream.get_ref().1.alpn_protocol() {
-            Some(b"h2") => Version::Http2,
-            _ => Version::Http1,
+            Some(b"h2") => HttpVersion::Http2,
+            _ => HttpVersion::Http1,
         };
         let chain = stream.get_ref().1.peer_certificates().map(<[_]>::to_vec);
         let connection = connection.of_node(of_chain(chain.as_deref()));
@@ -183,9 +183,9 @@ impl Acceptor {
 
     async fn converse<S>(
         &self,
-        version: Version,
+        version: HttpVersion,
         stream: S,
-        connection: Connection,
+        connection: ClientConnection,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -208,12 +208,12 @@ impl Acceptor {
             .keep_alive_interval(HTTP2_PING_EVERY)
             .keep_alive_timeout(self.limits.header_read);
         let builder = match version {
-            Version::Http1 => builder.http1_only(),
-            Version::Http2 => builder.http2_only(),
+            HttpVersion::Http1 => builder.http1_only(),
+            HttpVersion::Http2 => builder.http2_only(),
         };
         let (router, until) = match self.router.get() {
-            Some(router) => (router, Phase::Draining),
-            None => (&self.starting, Phase::Serving),
+            Some(router) => (router, NodePhase::Draining),
+            None => (&self.starting, NodePhase::Serving),
         };
         let inserted = connection.clone();
         let service = TowerToHyperService::new(router.clone().map_request(move |mut request: Request<Incoming>| {
@@ -265,7 +265,7 @@ mod tests {
     async fn until_the_node_serves_only_probes_are_answered() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (phase, seen) = watch::channel(Phase::Starting);
+        let (phase, seen) = watch::channel(NodePhase::Starting);
         let router = Arc::new(OnceLock::new());
         let acceptor = Arc::new(Acceptor {
             starting: pages::starting(),
@@ -286,16 +286,16 @@ mod tests {
         assert!(ask(&mut early, "/v1/jobs").await.contains("\"code\":\"no_leader\""));
 
         router.set(Router::new().route("/startupz", get(async || "it serves"))).unwrap();
-        phase.send_replace(Phase::Serving);
+        phase.send_replace(NodePhase::Serving);
         // Connections that came early are not kept with answers that are no longer true.
         let mut rest = Vec::new();
         let ended = timeout(PATIENCE, early.read_to_end(&mut rest)).await.expect("it is closed");
         assert!(ended.is_err() || rest.is_empty());
         let mut later = TcpStream::connect(address).await.unwrap();
         assert!(ask(&mut later, "/startupz").await.ends_with("it serves"));
-        phase.send_replace(Phase::Leaving);
+        phase.send_replace(NodePhase::Leaving);
         assert!(ask(&mut later, "/startupz").await.ends_with("it serves"));
-        phase.send_replace(Phase::Draining);
+        phase.send_replace(NodePhase::Draining);
         timeout(PATIENCE, accepting).await.expect("it takes no more").unwrap();
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use onward_log::{Damage, EmbeddedArchive, EmbeddedLog, Error, OnLoss, Restored};
+use onward_log::{Damage, EmbeddedArchive, EmbeddedLog, Error, OnLoss, RestoreSummary};
 
 use crate::api::receipt::KEY_FILE;
 use crate::auth::{FileError, TOKEN_FILE, TOKENS_FILE, write_secret};
@@ -26,7 +26,7 @@ pub(crate) fn backup_of(log: &EmbeddedLog, archive: &EmbeddedArchive, folder: &P
                 Err(error) => return Err(Error::Io { cause: format!("{name}: {error}") }),
             }
         }
-        let damage = onward_log::backup(&log, &archive, &extra, to, |_, _| progress.go_on())?;
+        let damage = onward_log::backup(&log, &archive, &extra, to, |_, _| progress.advance())?;
         if !damage.is_none() {
             tracing::error!(%damage, "content that was backed up is damaged, and so it is in the backup");
         }
@@ -68,7 +68,7 @@ pub fn restore(backup: &Path, folder: &Path, on_loss: OnLoss) -> Result<Damage, 
             Ok(_) => return Err(Error::Occupied { folder: folder.display().to_string(), found }.into()),
         }
     }
-    let Restored { extras, damage } = onward_log::restore(backup, folder, on_loss)?;
+    let RestoreSummary { extras, damage } = onward_log::restore(backup, folder, on_loss)?;
     for (name, bytes) in extras {
         // Only names that we gave ourselves become paths.
         if KEPT.contains(&name.as_str()) {

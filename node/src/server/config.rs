@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use onward_core::settings::{BadSetting, Rules, in_range, span_in_range};
-use onward_gossip::{Label, Role};
+use onward_gossip::{NodeLabel, Role};
 
 use crate::auth::{FileError, SecretError, TokenTableError};
 use crate::cluster::forward::{self, LeaderTrust, Member};
-use crate::engine::{ArchiveRules, Start};
+use crate::engine::{ArchiveRules, EngineStart};
 use crate::gates::GateLinks;
 use crate::gossip::GossipConfig;
 use crate::outputs::OutputRules;
@@ -87,7 +87,7 @@ impl NodeConfig {
             archive: ArchiveRules::default(),
             drain: DrainRule::default(),
             probes: ProbeRule::default(),
-            snapshot_every: Start::SNAPSHOT_EVERY,
+            snapshot_every: EngineStart::SNAPSHOT_EVERY,
             outputs: OutputRules::default(),
             traces: None,
             commit_mark: None,
@@ -110,7 +110,7 @@ impl NodeConfig {
                         self.datacenter
                     ))
                 };
-                Some(LeaderTrust::new(config, Some(Label::new(&self.datacenter).map_err(wrong)?)))
+                Some(LeaderTrust::new(config, Some(NodeLabel::new(&self.datacenter).map_err(wrong)?)))
             }
         };
         let is_alone = self.storage == StorageChoice::Embedded && self.advertise.is_none();
@@ -238,7 +238,7 @@ pub struct ProbeRule {
 
 impl Default for ProbeRule {
     fn default() -> Self {
-        Self { hang_after: Start::HANG_AFTER, answer_within: Duration::from_secs(1) }
+        Self { hang_after: EngineStart::HANG_AFTER, answer_within: Duration::from_secs(1) }
     }
 }
 

@@ -21,10 +21,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::accept::{Acceptor, Counts, Phase};
+use super::accept::{Acceptor, ConnectionCounts, NodePhase};
 use super::bodies::BodyRooms;
 use super::config::{NodeConfig, StartError};
-use super::gate_pages::{self, About, GatePages};
+use super::gate_pages::{self, GateAbout, GatePages};
 use super::guard::{self, Guard};
 use super::hosts::Hosts;
 use super::{
@@ -32,7 +32,7 @@ use super::{
     wrong_method,
 };
 use crate::api::jobs::follow::Followers;
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::auth::{FileError, Tokens, write_secret};
 use crate::clock;
 use crate::cluster::HandoverError;
@@ -63,7 +63,7 @@ pub struct GateNode {
     app: GateApp,
     address: SocketAddr,
     is_tls: bool,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<NodePhase>,
     draining: watch::Sender<bool>,
     accepting: JoinHandle<()>,
     places: Arc<Semaphore>,
@@ -92,10 +92,10 @@ impl GateNode {
         };
         let is_tls = tls.is_some();
         let identity = identity(&node, address, is_tls);
-        let (phase, phase_seen) = watch::channel(Phase::Starting);
+        let (phase, phase_seen) = watch::channel(NodePhase::Starting);
         let connections = u32::try_from(node.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
         let places = Arc::new(Semaphore::new(connections as usize));
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(ConnectionCounts::default());
         let router = Arc::new(OnceLock::new());
         let accepts = Pulse::default();
         let acceptor = Arc::new(Acceptor {
@@ -110,10 +110,10 @@ impl GateNode {
             runtime: Handle::current(),
         });
         let accepting = tokio::spawn(acceptor.run(listener));
-        let Opened { engine, tokens, standbys } = match begin_serving(&node, &identity).await {
+        let GateParts { engine, tokens, standbys } = match begin_serving(&node, &identity).await {
             Ok(opened) => opened,
             Err(error) => {
-                phase.send_replace(Phase::Closing);
+                phase.send_replace(NodePhase::Closing);
                 // The port is free when whoever started us learns that it did not work.
                 let _ = accepting.await;
                 return Err(error);
@@ -125,10 +125,10 @@ impl GateNode {
             let (engine, mut until, phase) = (engine.clone(), phase_seen.clone(), phase_seen.clone());
             let within = node.probes.answer_within;
             tokio::spawn(async move {
-                let is_accepting = move || *phase.borrow() == Phase::Serving;
+                let is_accepting = move || *phase.borrow() == NodePhase::Serving;
                 tokio::select! {
                     () = report_gate_health(gossip, engine, within, is_accepting) => {}
-                    _ = until.wait_for(|phase| *phase >= Phase::Draining) => {}
+                    _ = until.wait_for(|phase| *phase >= NodePhase::Draining) => {}
                 }
             });
         }
@@ -138,7 +138,7 @@ impl GateNode {
         let forwarder = Forwarder::new(member, app.engine.leader_view().subscribe(), app.draining.clone());
         forwarder.keep_reaching(identity.reaches_leader.clone());
         let bodies = BodyRooms::default();
-        let about = About {
+        let about = GateAbout {
             forwarder,
             started_at: clock::now().wall,
             listen: address.to_string(),
@@ -161,7 +161,7 @@ impl GateNode {
         let streams = service::routes(app.engine.clone(), trust, app.draining.clone());
         let pages = GatePages { app: app.clone(), about: Arc::new(about) };
         router.set(self::router(pages, guard, streams)).expect("it is set here only");
-        phase.send_replace(Phase::Serving);
+        phase.send_replace(NodePhase::Serving);
         tracing::info!(%address, tls = is_tls, "listening");
         Ok(Self {
             app,
@@ -195,7 +195,7 @@ impl GateNode {
     pub fn leave(&self) {
         self.left_at.get_or_init(|| {
             self.is_leaving.store(true, Ordering::Relaxed);
-            self.phase.send_replace(Phase::Leaving);
+            self.phase.send_replace(NodePhase::Leaving);
             self.app.engine.loops().stopping();
             Instant::now()
         });
@@ -219,13 +219,13 @@ impl GateNode {
         let stop_by = left_at + grace;
         sleep_until(stop_by.min(left_at + self.ready_grace)).await;
         self.draining.send_replace(true);
-        self.phase.send_replace(Phase::Draining);
+        self.phase.send_replace(NodePhase::Draining);
         if let Err(error) = (&mut self.accepting).await {
             tracing::error!(%error, "the loop that accepts connections failed");
         }
         if timeout_at(stop_by, self.places.acquire_many(self.connections)).await.is_err() {
             tracing::warn!(?grace, "requests that did not finish in time are cut");
-            self.phase.send_replace(Phase::Closing);
+            self.phase.send_replace(NodePhase::Closing);
             let _all = self.places.acquire_many(self.connections).await;
         }
         if let Some(gossip) = &self.app.gossip {
@@ -238,18 +238,18 @@ impl GateNode {
 
 impl Drop for GateNode {
     fn drop(&mut self) {
-        self.phase.send_replace(Phase::Closing);
+        self.phase.send_replace(NodePhase::Closing);
         self.app.engine.stop();
     }
 }
 
-struct Opened {
+struct GateParts {
     engine: GateEngine,
     tokens: Box<dyn Tokens>,
     standbys: Option<Standbys>,
 }
 
-async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
+async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<GateParts, StartError> {
     let (opened, identity) = (config.clone(), identity.clone());
     let opened = spawn_blocking(move || open(&opened, &identity)).await.expect("opening a log does not panic")?;
     let serving = wait_until_serving(&opened.engine).await;
@@ -282,7 +282,7 @@ pub(super) fn check_role(config: &NodeConfig, is_gate: bool) -> Result<(), Start
 }
 
 /// Opens everything that takes its time before a gate can serve.
-fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
+fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<GateParts, StartError> {
     let storage = open_as_gate(config, identity)?;
     let engine = GateEngine::start(GateStart {
         rules: config.rules.clone(),
@@ -294,7 +294,7 @@ fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartE
         pacing: Pacing::default(),
         hang_after: config.probes.hang_after,
     })?;
-    Ok(Opened { engine, tokens: storage.tokens, standbys: storage.standbys })
+    Ok(GateParts { engine, tokens: storage.tokens, standbys: storage.standbys })
 }
 
 /// The storage of a gate. Its folder is marked before there is a log in it: one with a log and no mark is a manager's.
@@ -375,7 +375,7 @@ async fn shed_at_gate(State(engine): State<GateEngine>, request: Request, next: 
     if grpc::is_call(request.headers()) {
         return grpc::overloaded(text);
     }
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", text).into_response()
+    ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", text).into_response()
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use utoipa::OpenApi as _;
 
-use super::accept::{Counts, Phase};
+use super::accept::{ConnectionCounts, NodePhase};
 use super::bodies::BodyRooms;
 use super::config::ProbeRule;
 use super::metrics::BODY_BYTES;
@@ -33,10 +33,10 @@ use crate::storage::Standbys;
 #[derive(Clone, Debug)]
 pub(super) struct GatePages {
     pub(super) app: GateApp,
-    pub(super) about: Arc<About>,
+    pub(super) about: Arc<GateAbout>,
 }
 
-pub(super) struct About {
+pub(super) struct GateAbout {
     pub(super) forwarder: Forwarder,
     pub(super) started_at: Wall,
     pub(super) listen: String,
@@ -45,21 +45,21 @@ pub(super) struct About {
     /// The storage, without a password.
     pub(super) storage: String,
     pub(super) standbys: Option<Standbys>,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<ConnectionCounts>,
     pub(super) bodies: BodyRooms,
-    pub(super) phase: watch::Receiver<Phase>,
+    pub(super) phase: watch::Receiver<NodePhase>,
     pub(super) probes: ProbeRule,
 }
 
-impl core::fmt::Debug for About {
+impl core::fmt::Debug for GateAbout {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("About").field("listen", &self.listen).field("storage", &self.storage).finish_non_exhaustive()
     }
 }
 
-impl About {
+impl GateAbout {
     fn is_draining(&self) -> bool {
-        *self.phase.borrow() > Phase::Serving
+        *self.phase.borrow() > NodePhase::Serving
     }
 }
 
@@ -190,7 +190,7 @@ async fn metrics(_: May<Read>, State(pages): State<GatePages>) -> Response {
         }
     }
     put("onward_gate_body_bytes", "gauge", BODY_BYTES, &plain(pages.about.bodies.taken_bytes()));
-    let Counts { accepted, refused, failed } = &*pages.about.counts;
+    let ConnectionCounts { accepted, refused, failed } = &*pages.about.counts;
     let connections = [("accepted", accepted), ("refused", refused), ("failed", failed)]
         .map(|(what, count)| (format!("{{what=\"{what}\"}}"), count.load(Ordering::Relaxed) as f64));
     put("onward_connections_total", "counter", "Connections, by what became of them.", &connections);

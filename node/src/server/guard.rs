@@ -21,7 +21,7 @@ use super::config::HttpLimits;
 use super::hosts::Hosts;
 use crate::api::access::Access;
 use crate::api::json::need_json;
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::auth::{LOOK_EVERY, Tokens};
 use crate::grpc;
 
@@ -50,7 +50,7 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
         Err(_) => {
             tracing::error!(%method, path, "a handler panicked");
             let detail = "something that must not happen happened; the node's log says more. Please report it";
-            Poll::Ready(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail).into_response())
+            Poll::Ready(ProblemResponse::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail).into_response())
         }
     })
     .await;
@@ -63,7 +63,7 @@ pub(super) async fn admit(
     State(guard): State<Arc<Guard>>,
     mut request: Request,
     next: Next,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     check_headers(request.headers(), guard.limits.header_bytes)?;
     if PROBES.contains(&request.uri().path()) {
         return Ok(next.run(request).await);
@@ -83,14 +83,14 @@ pub(super) async fn admit(
     Ok(next.run(request).await)
 }
 
-fn check_headers(headers: &HeaderMap, max: u32) -> Result<(), Problem> {
+fn check_headers(headers: &HeaderMap, max: u32) -> Result<(), ProblemResponse> {
     const EACH_BYTES: usize = 32;
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + EACH_BYTES).sum();
     if bytes <= max as usize {
         return Ok(());
     }
     let detail = format!("the headers have {bytes} bytes; they may have {max} at most");
-    Err(Problem::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", detail))
+    Err(ProblemResponse::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", detail))
 }
 
 /// Notices tokens that are revoked while something is open with them, for as long as there is a guard.
@@ -110,7 +110,7 @@ pub(super) async fn read_body(
     State(guard): State<Arc<Guard>>,
     request: Request,
     next: Next,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     let (parts, body) = request.into_parts();
     if [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].contains(&parts.method) {
         need_json(&parts.headers)?;
@@ -146,19 +146,19 @@ pub(super) async fn read_body(
         Ok(Err(Unread::TooLarge)) => Err(too_large(max)),
         Ok(Err(Unread::NoRoom)) => {
             let detail = "as much as may is being sent to this node; send it again later, or less at a time";
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail))
+            Err(ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail))
         }
-        Ok(Err(Unread::Failed(error))) => Err(Problem::invalid(format!("the body could not be read: {error}"))),
+        Ok(Err(Unread::Failed(error))) => Err(ProblemResponse::invalid(format!("the body could not be read: {error}"))),
         Err(_) => {
             let detail = format!("the body did not arrive within {:?}; send it faster", guard.limits.body_read);
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", detail))
+            Err(ProblemResponse::new(StatusCode::REQUEST_TIMEOUT, "body_timeout", detail))
         }
     }
 }
 
-fn too_large(max: usize) -> Problem {
+fn too_large(max: usize) -> ProblemResponse {
     let detail = format!("the body is larger than {max} bytes; send less at a time");
-    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
+    ProblemResponse::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail)
 }
 
 #[cfg(test)]
@@ -167,13 +167,13 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::auth::Shown;
+    use crate::auth::TokenRights;
 
     #[derive(Clone, Default, Debug)]
     struct Looks(Arc<AtomicU64>);
 
     impl Tokens for Looks {
-        fn find(&self, _: &str) -> Option<Shown> {
+        fn find(&self, _: &str) -> Option<TokenRights> {
             None
         }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, StatusCode, Uri, header, uri::Authority};
 
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 
 #[derive(Debug)]
 pub(super) struct Hosts {
@@ -20,7 +20,7 @@ impl Hosts {
         Self { listen, default_port: if tls { 443 } else { 80 }, names }
     }
 
-    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    pub(super) fn check(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ProblemResponse> {
         let host = match uri.authority() {
             Some(authority) => authority.as_str(),
             None => headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or(""),
@@ -39,7 +39,7 @@ impl Hosts {
                     "this node is not called `{host}`; call it {address}, or add the name to its host names (`onward up --host-name NAME`)"
                 ),
             };
-            return Err(Problem::new(StatusCode::FORBIDDEN, "foreign_host", detail));
+            return Err(ProblemResponse::new(StatusCode::FORBIDDEN, "foreign_host", detail));
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         let origin = origin.to_str().unwrap_or("");
@@ -48,7 +48,7 @@ impl Hosts {
             return Ok(());
         }
         let detail = format!("pages of `{origin}` may not call this node");
-        Err(Problem::new(StatusCode::FORBIDDEN, "foreign_origin", detail))
+        Err(ProblemResponse::new(StatusCode::FORBIDDEN, "foreign_origin", detail))
     }
 
     /// Whether only the port is not ours.

@@ -17,13 +17,13 @@ use onward_core::health::Verdict;
 use onward_core::job::{EndingKind, JobState};
 use onward_core::manager::{ManagerView, WorkerState};
 use onward_core::refusal::RefusalCounts;
-use onward_gossip::{MemberState, View as GossipView};
+use onward_gossip::{MemberState, RingView as GossipView};
 use onward_health::{LoopReport, LoopState};
 use tokio::time::timeout;
 
-use super::pages::Pages;
+use super::pages::PageState;
 use crate::api::may::{May, Read};
-use crate::engine::View;
+use crate::engine::ReadView;
 
 /// The number of queues that have a label of their own; as many kinds are counted by name.
 const NAMES_SHOWN: u32 = 100;
@@ -31,17 +31,17 @@ const OTHER: &str = "other";
 
 /// Metrics for Prometheus, as text.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
-pub(super) async fn metrics(_: May<Read>, State(pages): State<Pages>) -> Response {
+pub(super) async fn metrics(_: May<Read>, State(pages): State<PageState>) -> Response {
     let within = pages.about.probes.answer_within;
     let seen = match pages.app.engine.trouble() {
         Some(_) => None,
-        None => timeout(within, pages.app.engine.read(Seen::of)).await.ok().and_then(Result::ok),
+        None => timeout(within, pages.app.engine.read(ScrapeView::of)).await.ok().and_then(Result::ok),
     };
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render(&pages, seen)).into_response()
 }
 
 /// The findings of one short read of the machine.
-struct Seen {
+struct ScrapeView {
     view: ManagerView,
     term: u64,
     queues: BTreeMap<String, (QueueCounts, Option<Duration>)>,
@@ -67,7 +67,7 @@ struct Schedules {
 }
 
 impl Schedules {
-    fn of(view: &View<'_>) -> Self {
+    fn of(view: &ReadView<'_>) -> Self {
         let mut all = Self::default();
         let now = view.manager.log_time_at(crate::clock::now().mono);
         for (name, schedule) in view.manager.state().schedules() {
@@ -90,8 +90,8 @@ impl Schedules {
     }
 }
 
-impl Seen {
-    fn of(view: &View<'_>) -> Self {
+impl ScrapeView {
+    fn of(view: &ReadView<'_>) -> Self {
         let (manager, counts) = (view.manager, view.manager.counts());
         let mut queues: BTreeMap<String, (QueueCounts, Option<Duration>)> = BTreeMap::new();
         let mut shown: BTreeMap<&str, &str> = BTreeMap::new();
@@ -133,7 +133,7 @@ impl Seen {
     }
 }
 
-fn render(pages: &Pages, seen: Option<Seen>) -> String {
+fn render(pages: &PageState, seen: Option<ScrapeView>) -> String {
     let mut text = Text::default();
     text.gauge(
         "ready",
@@ -187,7 +187,7 @@ fn of_loops(text: &mut Text, loops: &[LoopReport]) {
 /// The meaning of the gauge of room for bodies.
 pub(super) const BODY_BYTES: &str = "Bytes held now for the bodies of requests, until each is answered.";
 
-fn engine(text: &mut Text, pages: &Pages) {
+fn engine(text: &mut Text, pages: &PageState) {
     let stats = pages.app.engine.stats();
     for (name, what, value) in stats.described() {
         match name {
@@ -226,7 +226,7 @@ fn engine(text: &mut Text, pages: &Pages) {
     }
 }
 
-fn outputs(text: &mut Text, pages: &Pages) {
+fn outputs(text: &mut Text, pages: &PageState) {
     let outputs = pages.app.outputs.stats();
     for (name, what, counter) in [
         ("written_bytes", "Output of attempts that was kept.", &outputs.written_bytes),
@@ -267,7 +267,7 @@ fn of_gossip(text: &mut Text, view: &GossipView) {
         .sample(&[], view.stretch);
 }
 
-fn overview(text: &mut Text, seen: &Seen, refusals_given: &RefusalCounts) {
+fn overview(text: &mut Text, seen: &ScrapeView, refusals_given: &RefusalCounts) {
     let view = &seen.view;
     for (name, what, value) in [
         ("term", "The term of this node's seat.", seen.term),
@@ -294,7 +294,7 @@ fn overview(text: &mut Text, seen: &Seen, refusals_given: &RefusalCounts) {
     }
 }
 
-fn of_queues(text: &mut Text, seen: &Seen) {
+fn of_queues(text: &mut Text, seen: &ScrapeView) {
     let mut jobs = text.gauge("queue_jobs", "Jobs in memory, by queue and state.");
     for (queue, (counts, _)) in &seen.queues {
         for state in JobState::ALL {
@@ -324,7 +324,7 @@ fn of_queues(text: &mut Text, seen: &Seen) {
     }
 }
 
-fn of_kinds(text: &mut Text, seen: &Seen) {
+fn of_kinds(text: &mut Text, seen: &ScrapeView) {
     let mut attempts = text.counter("attempts_total", "Attempts that ended, by kind and outcome.");
     for (kind, counts) in &seen.kinds {
         for ending in EndingKind::ALL {

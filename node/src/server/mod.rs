@@ -37,7 +37,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::api::jobs::follow::Followers;
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::api::receipt::{KEY_FILE, Receipts};
 use crate::api::{self, App};
 use crate::auth::Tokens;
@@ -45,14 +45,14 @@ use crate::clock;
 use crate::cluster::HandoverError;
 use crate::cluster::forward::{self, Forwarder, Member};
 use crate::cluster::leader::LeaderView;
-use crate::engine::{Engine, Start};
+use crate::engine::{Engine, EngineStart};
 use crate::gossip::GossipHandle;
 use crate::gossip::feed::report_health;
 use crate::grpc;
 use crate::outputs::Outputs;
 use crate::storage::{CommitMark, SharedIdentity, Standbys, Storage, StorageChoice};
 use crate::traces::Exporter;
-use accept::{Acceptor, Counts, Phase};
+use accept::{Acceptor, ConnectionCounts, NodePhase};
 pub(crate) use backup::backup_of;
 pub use backup::{RestoreError, restore};
 use bodies::BodyRooms;
@@ -61,7 +61,7 @@ pub use gate::{GateConfig, GateNode};
 use guard::Guard;
 use hosts::Hosts;
 pub use onward_log::OnLoss;
-use pages::{About, Pages};
+use pages::{About, PageState};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
@@ -73,7 +73,7 @@ pub struct Node {
     app: App,
     address: SocketAddr,
     tls: bool,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<NodePhase>,
     draining: watch::Sender<bool>,
     accepting: JoinHandle<()>,
     door: Door,
@@ -114,10 +114,10 @@ impl Node {
         };
         let is_tls = tls.is_some();
         let identity = identity(&config, address, is_tls);
-        let (phase, phase_seen) = watch::channel(Phase::Starting);
+        let (phase, phase_seen) = watch::channel(NodePhase::Starting);
         let connections = u32::try_from(config.limits.connections).unwrap_or(u32::MAX).min(1 << 28);
         let places = Arc::new(Semaphore::new(connections as usize));
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(ConnectionCounts::default());
         let router = Arc::new(OnceLock::new());
         let accepts = Pulse::default();
         let acceptor = Arc::new(Acceptor {
@@ -136,10 +136,10 @@ impl Node {
             Some(listener) => tokio::spawn(acceptor.run(listener)),
             None => tokio::spawn(core::future::ready(())),
         };
-        let Opened { engine, outputs, receipts, tokens, standbys } = match begin_serving(&config, &identity).await {
+        let NodeParts { engine, outputs, receipts, tokens, standbys } = match begin_serving(&config, &identity).await {
             Ok(begun) => begun,
             Err(error) => {
-                phase.send_replace(Phase::Closing);
+                phase.send_replace(NodePhase::Closing);
                 // The port is free when whoever started us learns that it did not work.
                 let _ = accepting.await;
                 return Err(error);
@@ -154,10 +154,10 @@ impl Node {
             let (engine, mut until, phase) = (engine.clone(), phase_seen.clone(), phase_seen.clone());
             let within = config.probes.answer_within;
             tokio::spawn(async move {
-                let is_accepting = move || *phase.borrow() == Phase::Serving;
+                let is_accepting = move || *phase.borrow() == NodePhase::Serving;
                 tokio::select! {
                     () = report_health(gossip, engine, within, is_accepting) => {}
-                    _ = until.wait_for(|phase| *phase >= Phase::Draining) => {}
+                    _ = until.wait_for(|phase| *phase >= NodePhase::Draining) => {}
                 }
             });
         }
@@ -196,9 +196,9 @@ impl Node {
         let services = grpc::routes_for(engine, outputs, app.draining.clone(), config.limits.sessions);
         let services = services.layer(middleware::from_fn_with_state(forwarder.under(""), forward::forward));
         let more = more(&app).merge(services);
-        let full = self::router(Pages { app: app.clone(), about: Arc::new(about) }, guard, more);
+        let full = self::router(PageState { app: app.clone(), about: Arc::new(about) }, guard, more);
         router.set(full).expect("it is set here only");
-        phase.send_replace(Phase::Serving);
+        phase.send_replace(NodePhase::Serving);
         tracing::info!(%address, tls = is_tls, "listening");
         let ready_grace = config.effective_ready_grace();
         Ok(Self {
@@ -245,7 +245,7 @@ impl Node {
     pub fn leave(&self) {
         self.left_at.get_or_init(|| {
             self.is_leaving.store(true, Ordering::Relaxed);
-            self.phase.send_replace(Phase::Leaving);
+            self.phase.send_replace(NodePhase::Leaving);
             self.app.engine.loops().stopping();
             Instant::now()
         });
@@ -269,13 +269,13 @@ impl Node {
         let stop_by = left_at + grace;
         sleep_until(stop_by.min(left_at + self.ready_grace)).await;
         self.draining.send_replace(true);
-        self.phase.send_replace(Phase::Draining);
+        self.phase.send_replace(NodePhase::Draining);
         if let Err(error) = (&mut self.accepting).await {
             tracing::error!(%error, "the loop that accepts connections failed");
         }
         if timeout_at(stop_by, self.places.acquire_many(self.connections)).await.is_err() {
             tracing::warn!(?grace, "requests that did not finish in time are cut");
-            self.phase.send_replace(Phase::Closing);
+            self.phase.send_replace(NodePhase::Closing);
             let _all = self.places.acquire_many(self.connections).await;
         }
         if let Some(gossip) = &self.app.gossip {
@@ -305,12 +305,12 @@ impl Door {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.phase.send_replace(Phase::Closing);
+        self.phase.send_replace(NodePhase::Closing);
         stop(&self.app.outputs, &self.app.engine);
     }
 }
 
-async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<Opened, StartError> {
+async fn begin_serving(config: &NodeConfig, identity: &SharedIdentity) -> Result<NodeParts, StartError> {
     let given_up = LeaveOnDrop(Some(identity.is_leaving.clone()));
     let (opened, identity) = (config.clone(), identity.clone());
     let (opened, is_whole) =
@@ -344,7 +344,7 @@ impl Drop for LeaveOnDrop {
     }
 }
 
-struct Opened {
+struct NodeParts {
     engine: Engine,
     outputs: Outputs,
     receipts: Receipts,
@@ -372,7 +372,7 @@ fn open_storage(config: &NodeConfig, identity: &SharedIdentity) -> Result<Storag
 }
 
 /// Opens everything that takes its time before a node can serve, and gives whether the log was whole.
-fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<(Opened, bool), StartError> {
+fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<(NodeParts, bool), StartError> {
     gate::check_role(config, false)?;
     let storage = open_storage(config, identity)?;
     let receipts = Receipts::new(&storage.secrets.key(KEY_FILE)?);
@@ -381,7 +381,7 @@ fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<(Opened, bool)
         let (mark, mut unmarked) = (CommitMark::make(path)?, log);
         log = Box::new(move || Ok(mark.on(unmarked()?)));
     }
-    let engine = Engine::start(Start {
+    let engine = Engine::start(EngineStart {
         backup: storage.backup,
         archive: Some(storage.archive),
         leadership: storage.leadership,
@@ -390,13 +390,13 @@ fn open(config: &NodeConfig, identity: &SharedIdentity) -> Result<(Opened, bool)
         snapshot_every: config.snapshot_every,
         hang_after: config.probes.hang_after,
         exporter: config.traces.clone().map(Exporter::start).transpose().map_err(StartError::Thread)?,
-        ..Start::new(config.rules.clone(), log)
+        ..EngineStart::new(config.rules.clone(), log)
     })?;
     let leader = engine.clone();
     let outputs = Outputs::start_among_others(storage.outputs, move || leader.serves());
     let outputs = outputs.map_err(StartError::Thread).inspect_err(|_| engine.stop())?;
     let (tokens, standbys) = (storage.tokens, storage.standbys);
-    Ok((Opened { engine, outputs, receipts, tokens, standbys }, storage.is_whole))
+    Ok((NodeParts { engine, outputs, receipts, tokens, standbys }, storage.is_whole))
 }
 
 /// The names that clients may call this node by. What others are told to dial is one of them.
@@ -450,7 +450,7 @@ fn go_on_among_others(config: &NodeConfig, error: StartError) -> Result<(), Star
     }
 }
 
-fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
+fn router(pages: PageState, guard: Arc<Guard>, more: Router) -> Router {
     let engine = pages.app.engine.clone();
     let api = api::routes_for(Followers::at_most(guard.limits.followers))
         .layer(DefaultBodyLimit::disable())
@@ -469,12 +469,12 @@ fn router(pages: Pages, guard: Arc<Guard>, more: Router) -> Router {
         .layer(middleware::from_fn(guard::observe))
 }
 
-async fn unknown_path(request: Request) -> Problem {
+async fn unknown_path(request: Request) -> ProblemResponse {
     let detail = format!("there is no `{}`; `GET /openapi.json` lists what there is", request.uri().path());
-    Problem::new(StatusCode::NOT_FOUND, "unknown_path", detail)
+    ProblemResponse::new(StatusCode::NOT_FOUND, "unknown_path", detail)
 }
 
-async fn wrong_method(request: Request) -> Problem {
+async fn wrong_method(request: Request) -> ProblemResponse {
     let detail = format!("`{}` does not take {}; see `GET /openapi.json`", request.uri().path(), request.method());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", detail)
+    ProblemResponse::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", detail)
 }

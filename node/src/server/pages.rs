@@ -18,19 +18,19 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use utoipa::OpenApi;
 
-use super::accept::{Counts, Phase};
+use super::accept::{ConnectionCounts, NodePhase};
 use super::bodies::BodyRooms;
 use super::config::ProbeRule;
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::api::{self, App};
 use crate::cluster::forward::Forwarder;
 use crate::cluster::leader::LeaderView;
 use crate::storage::Standbys;
 
 #[derive(Clone, Debug)]
-pub(super) struct Pages {
+pub(super) struct PageState {
     pub(super) app: App,
     pub(super) about: Arc<About>,
 }
@@ -45,9 +45,9 @@ pub(super) struct About {
     /// The storage, without a password.
     pub(super) storage: String,
     pub(super) standbys: Option<Standbys>,
-    pub(super) counts: Arc<Counts>,
+    pub(super) counts: Arc<ConnectionCounts>,
     pub(super) bodies: BodyRooms,
-    pub(super) phase: watch::Receiver<Phase>,
+    pub(super) phase: watch::Receiver<NodePhase>,
     pub(super) probes: ProbeRule,
 }
 
@@ -59,21 +59,21 @@ impl core::fmt::Debug for About {
 
 impl About {
     fn is_draining(&self) -> bool {
-        *self.phase.borrow() > Phase::Serving
+        *self.phase.borrow() > NodePhase::Serving
     }
 }
 
-impl FromRef<Pages> for App {
-    fn from_ref(pages: &Pages) -> Self {
+impl FromRef<PageState> for App {
+    fn from_ref(pages: &PageState) -> Self {
         pages.app.clone()
     }
 }
 
-pub(super) fn routes() -> Router<Pages> {
+pub(super) fn routes() -> Router<PageState> {
     all().into_iter().fold(Router::new(), |router, (path, page)| router.route(path, page))
 }
 
-pub(super) fn all() -> [(&'static str, MethodRouter<Pages>); 7] {
+pub(super) fn all() -> [(&'static str, MethodRouter<PageState>); 7] {
     [
         ("/", get(index)),
         ("/livez", get(livez)),
@@ -111,7 +111,7 @@ pub(super) fn probe(answer: Result<(), String>) -> Response {
 /// Would a restart help? What a full disk or a lost seat needs is something else.
 #[utoipa::path(get, path = "/livez",
     responses((status = 200, body = ProbeAnswer), (status = 503, description = "restart the node", body = ProbeAnswer)))]
-async fn livez(State(pages): State<Pages>) -> Response {
+async fn livez(State(pages): State<PageState>) -> Response {
     probe(pages.app.engine.needs_restart().map_or(Ok(()), Err))
 }
 
@@ -119,7 +119,7 @@ async fn livez(State(pages): State<Pages>) -> Response {
 /// or the node that leads?
 #[utoipa::path(get, path = "/readyz",
     responses((status = 200, body = ProbeAnswer), (status = 503, description = "not ready", body = ProbeAnswer)))]
-async fn readyz(State(pages): State<Pages>) -> Response {
+async fn readyz(State(pages): State<PageState>) -> Response {
     if pages.about.is_draining() {
         return probe(Err("the node is draining".into()));
     }
@@ -168,8 +168,8 @@ pub(super) fn starting() -> Router {
     async fn alive() -> Response {
         probe(Ok(()))
     }
-    async fn refused() -> Problem {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", format!("{STARTING}; try again soon"))
+    async fn refused() -> ProblemResponse {
+        ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", format!("{STARTING}; try again soon"))
     }
     Router::new()
         .route("/livez", get(alive))
@@ -180,7 +180,7 @@ pub(super) fn starting() -> Router {
 
 const STARTING: &str = "the node is starting: it reads its log";
 
-struct Answered {
+struct MachineSummary {
     view: ManagerView,
     term: u64,
     /// The newest event.
@@ -190,7 +190,7 @@ struct Answered {
 }
 
 /// The machine's view of itself, or the reason why there is none.
-async fn machine(pages: &Pages) -> Result<Answered, String> {
+async fn machine(pages: &PageState) -> Result<MachineSummary, String> {
     let accepting = !pages.about.is_draining();
     let (app, within) = (&pages.app, pages.about.probes.answer_within);
     if let Some(trouble) = app.engine.trouble() {
@@ -204,7 +204,7 @@ async fn machine(pages: &Pages) -> Result<Answered, String> {
             .schedules()
             .iter()
             .filter_map(|(name, schedule)| Some((name, schedule, view.manager.schedule_trouble(name, now)?)));
-        Answered {
+        MachineSummary {
             view: ManagerView { judgement, ..view.manager.view() },
             term: state.term().get(),
             newest: view.manager.newest().0,
@@ -259,9 +259,9 @@ const MAX_FAILING: usize = 100;
 
 /// The state of the node.
 #[utoipa::path(get, path = "/status", responses((status = 200, body = Status)))]
-async fn status(_: May<Read>, State(pages): State<Pages>) -> Response {
+async fn status(_: May<Read>, State(pages): State<PageState>) -> Response {
     let (manager, trouble) = match machine(&pages).await {
-        Ok(Answered { view, term, newest, schedules, failing }) => (
+        Ok(MachineSummary { view, term, newest, schedules, failing }) => (
             Some((
                 ManagerStatus {
                     seat: view.seat.code().into(),

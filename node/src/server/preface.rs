@@ -11,13 +11,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 const HTTP2: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Version {
+pub(super) enum HttpVersion {
     Http1,
     Http2,
 }
 
 /// None if the client closed before it said anything that tells.
-pub(super) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<Option<(Version, Sniffed<S>)>> {
+pub(super) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<Option<(HttpVersion, SniffedStream<S>)>> {
     let mut first = [0u8; HTTP2.len()];
     let mut length = 0;
     loop {
@@ -27,25 +27,25 @@ pub(super) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<Opt
         }
         length += count;
         let version = if first[..length] != HTTP2[..length] {
-            Version::Http1
+            HttpVersion::Http1
         } else if length == HTTP2.len() {
-            Version::Http2
+            HttpVersion::Http2
         } else {
             continue;
         };
-        return Ok(Some((version, Sniffed { first, given: 0, length, stream })));
+        return Ok(Some((version, SniffedStream { first, given: 0, length, stream })));
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Sniffed<S> {
+pub(super) struct SniffedStream<S> {
     first: [u8; HTTP2.len()],
     given: usize,
     length: usize,
     stream: S,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Sniffed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for SniffedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.given < self.length {
             let count = into.remaining().min(self.length - self.given);
@@ -57,7 +57,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Sniffed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Sniffed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for SniffedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -87,7 +87,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Sniffed<S> {
 mod tests {
     use super::*;
 
-    async fn found(bytes: &'static [u8]) -> Option<(Version, Vec<u8>)> {
+    async fn found(bytes: &'static [u8]) -> Option<(HttpVersion, Vec<u8>)> {
         let (version, mut sniffed) = sniff(bytes).await.unwrap()?;
         let mut all = Vec::new();
         sniffed.read_to_end(&mut all).await.unwrap();
@@ -97,10 +97,10 @@ mod tests {
     #[tokio::test]
     async fn the_version_is_told_by_the_first_bytes_and_none_is_lost() {
         for text in ["GET / HTTP/1.1\r\n\r\n", "PRI /x HTTP/1.1\r\n\r\n", "\u{0}"] {
-            assert_eq!(found(text.as_bytes()).await, Some((Version::Http1, text.as_bytes().to_vec())), "{text}");
+            assert_eq!(found(text.as_bytes()).await, Some((HttpVersion::Http1, text.as_bytes().to_vec())), "{text}");
         }
         let http2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nmore";
-        assert_eq!(found(http2).await, Some((Version::Http2, http2.to_vec())));
+        assert_eq!(found(http2).await, Some((HttpVersion::Http2, http2.to_vec())));
         assert_eq!(found(b"").await, None);
         assert_eq!(found(&HTTP2[..23]).await, None);
     }

@@ -9,7 +9,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use onward_core::health::overload::{LoadClass, OverloadLevel, OverloadReason, sheds};
 
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::engine::{Engine, Stats};
 use crate::grpc;
 
@@ -76,7 +76,7 @@ pub(super) async fn shed(State(engine): State<Engine>, request: Request, next: N
     if path.as_str().starts_with("/onward.") {
         return grpc::overloaded(text);
     }
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", text).into_response()
+    ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", text).into_response()
 }
 
 /// The reason why a call of this class is turned away now, if it is; that is counted.

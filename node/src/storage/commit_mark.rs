@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_log::{BatchKey, Blob, BlobReader, Digest, Error, Log, Row, Snapshot, StoredRow, Tail};
+use onward_log::{BatchKey, Blob, BlobDigest, BlobReader, Error, Log, LogRow, Snapshot, StoredRow, Tail};
 
 /// Where it is shown. Clones are the same file.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ impl CommitMark {
     }
 
     pub(crate) fn on(&self, log: Box<dyn Log>) -> Box<dyn Log> {
-        Box::new(Marked { log, mark: self.clone() })
+        Box::new(MarkedLog { log, mark: self.clone() })
     }
 
     fn show(&self, state: [u8; 1]) {
@@ -31,14 +31,14 @@ impl CommitMark {
     }
 }
 
-struct Marked {
+struct MarkedLog {
     log: Box<dyn Log>,
     mark: CommitMark,
 }
 
-impl Log for Marked {
+impl Log for MarkedLog {
     /// One that failed may be under way still: it is asked again, or the term ends.
-    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, row: LogRow<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         self.mark.show(*b"1");
         self.log.append(key, row, blobs)?;
         self.mark.show(*b"0");
@@ -61,7 +61,7 @@ impl Log for Marked {
         self.log.read(from, max_events)
     }
 
-    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&mut self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         self.log.blob(digest)
     }
 
@@ -69,11 +69,11 @@ impl Log for Marked {
         self.log.blob_reader()
     }
 
-    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+    fn blobs(&mut self, after: Option<&BlobDigest>, max: usize) -> Result<Vec<BlobDigest>, Error> {
         self.log.blobs(after, max)
     }
 
-    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+    fn drop_blobs(&mut self, term: Term, digests: &[BlobDigest]) -> Result<(), Error> {
         self.log.drop_blobs(term, digests)
     }
 
@@ -100,7 +100,7 @@ impl Log for Marked {
 
 #[cfg(test)]
 mod tests {
-    use onward_log::engines::memory::Fault;
+    use onward_log::engines::memory::AppendFault;
     use onward_log::{BatchId, MemoryLog};
 
     use super::*;
@@ -114,9 +114,9 @@ mod tests {
         let mut log = CommitMark::make(&path).unwrap().on(Box::new(under.clone()));
         let term = log.take_seat(Term::default()).unwrap().term;
         assert_eq!(shown(), "", "there was none");
-        let row = Row { count: 1, body: b"x" };
+        let row = LogRow { count: 1, body: b"x" };
         let key = BatchKey { term, id: BatchId(1), first: Seq(1) };
-        under.inject(Fault::Full);
+        under.inject(AppendFault::Full);
         assert!(log.append(key, row, &[]).is_err());
         assert_eq!(shown(), "1");
         log.append(key, row, &[]).unwrap();

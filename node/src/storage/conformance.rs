@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use onward_core::fence::AttemptFence;
 use onward_core::ids::{Claim, JobId};
 use onward_postgres::{Database, DatabaseOptions};
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 use tempfile::{TempDir, tempdir};
 
 use super::postgres::OutputTable;
 use crate::auth::{Scope, Scopes, SecretFolder, SecretTable, Secrets, TokenFile, TokenTable, Tokens};
-use crate::outputs::{CUT_BYTES, KEEP_BYTES, Kept, OutputFolder, OutputRules, OutputStats, OutputStore, Printed};
+use crate::outputs::{
+    CUT_BYTES, KEEP_BYTES, OutputFolder, OutputRules, OutputStats, OutputStore, OutputTail, UnwrittenOutput,
+};
 
 /// An engine under test: what it keeps, opened anew each time, as by another process.
 trait Bed {
@@ -26,9 +28,9 @@ trait Bed {
     fn revoke_token(&self, name: &str);
 }
 
-struct Embedded(TempDir);
+struct EmbeddedBed(TempDir);
 
-impl Bed for Embedded {
+impl Bed for EmbeddedBed {
     fn new() -> Self {
         Self(tempdir().unwrap())
     }
@@ -57,9 +59,9 @@ struct OnPostgres {
 
 /// The URL of one cluster for all, which syncs what it stores: nothing else is taken.
 fn url() -> &'static str {
-    static URL: OnceLock<(Postgres, String)> = OnceLock::new();
+    static URL: OnceLock<(PostgresServer, String)> = OnceLock::new();
     let start = || {
-        let server = Postgres::options().fsync().start().expect("PostgreSQL starts");
+        let server = PostgresServer::options().fsync().start().expect("PostgreSQL starts");
         let url = server.database().expect("a database is made");
         (server, url)
     };
@@ -99,7 +101,7 @@ impl OnPostgres {
 macro_rules! conformance {
     ($($name:ident)*) => {
         mod embedded {
-            $(#[test] fn $name() { super::$name::<super::Embedded>(); })*
+            $(#[test] fn $name() { super::$name::<super::EmbeddedBed>(); })*
         }
 
         /// All checks in one test, since each process that runs tests would start a cluster of its own.
@@ -169,8 +171,8 @@ fn claim(job: u128) -> Claim {
     Claim { job: JobId::from_u128(job), workflow: 1, fence: AttemptFence::from_raw(1 << 20 | 3) }
 }
 
-fn printed(skipped: u64, data: &[u8]) -> Printed {
-    Printed { skipped, data: data.to_vec() }
+fn printed(skipped: u64, data: &[u8]) -> UnwrittenOutput {
+    UnwrittenOutput { skipped, data: data.to_vec() }
 }
 
 /// The output store as a process finds it that has just begun.
@@ -190,11 +192,11 @@ fn output_is_found_again_and_added_to<B: Bed>() {
     let (mut store, stats) = scanned(&bed, &rules);
     assert_eq!(stats.kept_files.get(), 2);
     store.write(&claim(1), &printed(0, b"two"), 2).unwrap();
-    assert_eq!(store.read(&claim(1)).unwrap(), Some(Kept { skipped: 0, data: b"one two".to_vec() }));
+    assert_eq!(store.read(&claim(1)).unwrap(), Some(OutputTail { skipped: 0, data: b"one two".to_vec() }));
     // What is kept has no hole: what came before one goes.
     store.write(&claim(1), &printed(5, b"three"), 3).unwrap();
-    assert_eq!(store.read(&claim(1)).unwrap(), Some(Kept { skipped: 12, data: b"three".to_vec() }));
-    assert_eq!(store.read(&claim(2)).unwrap(), Some(Kept { skipped: 0, data: b"other".to_vec() }));
+    assert_eq!(store.read(&claim(1)).unwrap(), Some(OutputTail { skipped: 12, data: b"three".to_vec() }));
+    assert_eq!(store.read(&claim(2)).unwrap(), Some(OutputTail { skipped: 0, data: b"other".to_vec() }));
 }
 
 fn the_end_of_a_long_output_is_kept<B: Bed>() {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use onward_core::ids::Seq;
 use onward_core::payload::Payload;
 use onward_log::{
-    Archive, ArchivedJob, Blob, Changed, Digest, EmbeddedArchive, EmbeddedLog, Error, Log, OnLoss, OpenedPair,
+    Archive, ArchivedJob, Blob, BlobDigest, EmbeddedArchive, EmbeddedLog, Error, Log, LogChange, OnLoss, OpenedPair,
     Snapshot, StoredRow, Tail, codec,
 };
 use onward_postgres::{Database, Import, ImportError, OutputKey};
@@ -32,7 +32,7 @@ const READ_EVENTS: usize = 10_000;
 const PAGE: usize = 500;
 
 /// Content by its digest.
-type Content = (Digest, Vec<u8>);
+type Content = (BlobDigest, Vec<u8>);
 
 /// The progress of a migration: events and archived jobs, of so many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,7 +43,7 @@ pub struct MigrationProgress {
 
 /// The data that were taken over.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Migrated {
+pub struct MigrationSummary {
     /// The last event of the log.
     pub last_event: u64,
     pub archived_jobs: u64,
@@ -90,7 +90,7 @@ pub fn migrate(
     url: &DatabaseUrl,
     datacenter: &str,
     mut progress: impl FnMut(MigrationProgress),
-) -> Result<Migrated, MigrateError> {
+) -> Result<MigrationSummary, MigrateError> {
     // Opening a folder that has no log would make one.
     if !folder.join(EMBEDDED_LOG).exists() {
         return Err(MigrateError::NoNode { folder: folder.to_owned() });
@@ -103,11 +103,10 @@ pub fn migrate(
     let OpenedDatabase(database) = OpenedDatabase::open(url).map_err(about)?;
     let migrated = match database.begin_import(datacenter) {
         Err(ImportError::NotEmpty(found)) if found == source.tail => {
-            Migrated { last_event: found.last.0, was_there: true, ..Migrated::default() }
+            MigrationSummary { last_event: found.last.0, was_there: true, ..MigrationSummary::default() }
         }
-        begun => {
-            Migration { import: begun?, database, datacenter, source, done: Migrated::default() }.run(&mut progress)?
-        }
+        begun => Migration { import: begun?, database, datacenter, source, done: MigrationSummary::default() }
+            .run(&mut progress)?,
     };
     write_secret(&folder.join(MOVED), format!("{url}\n").as_bytes())?;
     Ok(migrated)
@@ -153,11 +152,11 @@ struct Migration<'a> {
     source: Source,
     database: Database,
     import: Import,
-    done: Migrated,
+    done: MigrationSummary,
 }
 
 impl Migration<'_> {
-    fn run(mut self, progress: &mut dyn FnMut(MigrationProgress)) -> Result<Migrated, MigrateError> {
+    fn run(mut self, progress: &mut dyn FnMut(MigrationProgress)) -> Result<MigrationSummary, MigrateError> {
         let covers = self.source.snapshot.map_or(0, |snapshot| snapshot.covers.0);
         let events = self.source.tail.last.0.saturating_sub(covers);
         let mut state = MigrationProgress { done: 0, total: events + self.source.archive.count()? };
@@ -203,7 +202,7 @@ impl Migration<'_> {
     }
 
     fn contents(&mut self) -> Result<(), MigrateError> {
-        let mut after: Option<Digest> = None;
+        let mut after: Option<BlobDigest> = None;
         loop {
             let digests = self.source.log.blobs(after.as_ref(), PAGE)?;
             let Some(last) = digests.last().copied() else { return Ok(()) };
@@ -308,7 +307,7 @@ fn until_known(mut store: impl FnMut() -> Result<(), Error>) -> Result<(), Error
     let since = Instant::now();
     loop {
         match store() {
-            Err(error) if error.changed() == Changed::Maybe && since.elapsed() < FOR => {
+            Err(error) if error.changed() == LogChange::Maybe && since.elapsed() < FOR => {
                 thread::sleep(Duration::from_millis(200));
             }
             known => return known,

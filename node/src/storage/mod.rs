@@ -22,7 +22,7 @@ use core::str::FromStr;
 use std::sync::Arc;
 
 pub(crate) use commit_mark::CommitMark;
-pub use migrate::{MigrateError, Migrated, MigrationProgress, migrate};
+pub use migrate::{MigrateError, MigrationProgress, MigrationSummary, migrate};
 use onward_log::{Archive, Error, Log};
 pub use onward_postgres::{DatabaseUrl, ImportError, OpenError};
 pub use postgres::{OpenedDatabase, SharedIdentity};

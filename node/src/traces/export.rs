@@ -11,8 +11,8 @@ use onward_core::time::Wall;
 use prost::Message;
 
 use super::wire::{
-    AnyValue, ExportTraceServiceRequest, InstrumentationScope, KeyValue, Link, Resource, ResourceSpans, ScopeSpans,
-    Span as WireSpan, Status, Value,
+    AnyValue, ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans,
+    Span as WireSpan, SpanLink, SpanStatus, Value,
 };
 use super::{Attribute, Span};
 use crate::engine::Counter;
@@ -64,17 +64,17 @@ impl Endpoint {
 
 /// A handle on the thread that sends. Cheap to clone; the thread ends, after what is left was sent, with the last one.
 #[derive(Clone, Debug)]
-pub struct Exporter(Arc<Shared>);
+pub struct Exporter(Arc<ExporterState>);
 
 #[derive(Debug)]
-struct Shared {
+struct ExporterState {
     queue: Option<SyncSender<Span>>,
     thread: Option<JoinHandle<()>>,
-    counts: Arc<Counts>,
+    counts: Arc<ExportCounts>,
 }
 
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct ExportCounts {
     pub sent: Counter,
     pub dropped: Counter,
 }
@@ -82,11 +82,11 @@ pub struct Counts {
 impl Exporter {
     pub fn start(endpoint: Endpoint) -> std::io::Result<Self> {
         let (queue, spans) = sync_channel(QUEUE);
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<ExportCounts>::default();
         let theirs = counts.clone();
         let thread =
             thread::Builder::new().name("onward-traces".into()).spawn(move || run(&endpoint, &spans, &theirs))?;
-        Ok(Self(Arc::new(Shared { queue: Some(queue), thread: Some(thread), counts })))
+        Ok(Self(Arc::new(ExporterState { queue: Some(queue), thread: Some(thread), counts })))
     }
 
     /// Never waits.
@@ -97,12 +97,12 @@ impl Exporter {
         }
     }
 
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &ExportCounts {
         &self.0.counts
     }
 }
 
-impl Drop for Shared {
+impl Drop for ExporterState {
     fn drop(&mut self) {
         self.queue.take();
         if let Some(thread) = self.thread.take()
@@ -113,7 +113,7 @@ impl Drop for Shared {
     }
 }
 
-fn run(endpoint: &Endpoint, spans: &Receiver<Span>, counts: &Counts) {
+fn run(endpoint: &Endpoint, spans: &Receiver<Span>, counts: &ExportCounts) {
     let (mut batch, mut is_failing) = (Vec::new(), false);
     let mut send_at = Instant::now() + SEND_EVERY;
     loop {
@@ -199,10 +199,10 @@ fn wire(span: Span) -> WireSpan {
         attributes: span.attributes.into_iter().map(|(key, value)| attribute(key, value)).collect(),
         links: span
             .link
-            .map(|link| Link { trace_id: trace_id.clone(), span_id: link.0.to_vec() })
+            .map(|link| SpanLink { trace_id: trace_id.clone(), span_id: link.0.to_vec() })
             .into_iter()
             .collect(),
-        status: span.error.map(|message| Status { message, code: STATUS_ERROR }),
+        status: span.error.map(|message| SpanStatus { message, code: STATUS_ERROR }),
         trace_id,
     }
 }

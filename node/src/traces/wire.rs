@@ -57,13 +57,13 @@ pub(super) struct Span {
     #[prost(message, repeated, tag = "9")]
     pub(super) attributes: Vec<KeyValue>,
     #[prost(message, repeated, tag = "13")]
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<SpanLink>,
     #[prost(message, optional, tag = "15")]
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<SpanStatus>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Link {
+pub(super) struct SpanLink {
     #[prost(bytes = "vec", tag = "1")]
     pub(super) trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
@@ -71,7 +71,7 @@ pub(super) struct Link {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Status {
+pub(super) struct SpanStatus {
     #[prost(string, tag = "2")]
     pub(super) message: String,
     #[prost(int32, tag = "3")]

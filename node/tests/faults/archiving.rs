@@ -3,7 +3,7 @@
 use onward_core::ids::JobId;
 use onward_core::job::JobState;
 use onward_core::payload::Digest;
-use onward_log::engines::memory::Fault;
+use onward_log::engines::memory::AppendFault;
 use onward_log::{Archive, Blob, EmbeddedArchive, Log, MemoryLog};
 use onward_node::engine::Engine;
 
@@ -35,7 +35,7 @@ async fn a_job_that_a_second_term_hands_over_again_keeps_its_content() {
     disk.hold_archive();
     succeed_one(&engine, &RESULT).await.unwrap();
     disk.until_waited_for().await;
-    log.inject(Fault::Full);
+    log.inject(AppendFault::Full);
     submit(&engine, &PAYLOAD).await.unwrap_err();
     until_seen("a second term", || engine.stats().terms.get() == 2).await;
     while submit(&engine, b"small").await.is_err() {}
@@ -61,7 +61,7 @@ async fn a_new_term_does_not_wait_for_an_archive_that_needs_more_room() {
     disk.hold_growing_archive();
     engine.call(cancel(job)).await.unwrap();
     disk.until_waited_for().await;
-    log.inject(Fault::Full);
+    log.inject(AppendFault::Full);
     submit(&engine, b"small").await.unwrap_err();
     until_seen("a second term", || engine.stats().terms.get() == 2).await;
     while submit(&engine, b"small").await.is_err() {}

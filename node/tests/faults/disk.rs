@@ -23,10 +23,10 @@ const ENOSPC: i32 = 28;
 
 /// Clones are the same disk.
 #[derive(Clone, Debug, Default)]
-pub struct Disk(Arc<Shared>);
+pub struct Disk(Arc<SharedDisk>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedDisk {
     state: Mutex<State>,
     released: Condvar,
     /// Notified after each operation, and when one begins to wait.

@@ -10,7 +10,8 @@ use onward_log::changes::faults::AtRandom;
 use onward_node::auth::{Scope, Scopes, TokenFile, Tokens, read_or_make_token};
 use onward_node::engine::Engine;
 use onward_node::outputs::{
-    KEEP_BYTES, Kept, OutputFolder, OutputRules, OutputStats, OutputStore, Outputs, Printed, Unwritten,
+    KEEP_BYTES, OutputFolder, OutputRules, OutputStats, OutputStore, OutputTail, OutputWriteError, Outputs,
+    UnwrittenOutput,
 };
 use onward_proto::worker::Output;
 use tempfile::{TempDir, tempdir};
@@ -23,22 +24,22 @@ const CUT_BYTES: usize = 2 * KEEP_BYTES;
 
 /// Clones are the same files.
 #[derive(Clone)]
-pub struct Files(Arc<Shared>);
+pub struct Files(Arc<SharedFiles>);
 
-struct Shared {
+struct SharedFiles {
     folder: TempDir,
     faults: AtRandom,
-    known: Mutex<Known>,
+    known: Mutex<KnownFile>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownFile {
     /// Of the node that runs.
     outputs: Option<Outputs>,
     /// All that was accepted of what an attempt has printed.
     printed: BTreeMap<Claim, Vec<u8>>,
     /// How it was found with files that are whole again, after which nobody prints any more.
-    kept: Option<BTreeMap<Claim, Option<Kept>>>,
+    kept: Option<BTreeMap<Claim, Option<OutputTail>>>,
     tokens: BTreeMap<String, Token>,
     own: Option<String>,
 }
@@ -65,11 +66,11 @@ impl OutputStore for Failing {
         self.1.within(|| self.0.scan(stats))
     }
 
-    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
+    fn write(&mut self, claim: &Claim, printed: &UnwrittenOutput, now_ms: u64) -> Result<(), OutputWriteError> {
         self.1.within(|| self.0.write(claim, printed, now_ms))
     }
 
-    fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {
+    fn read(&self, claim: &Claim) -> io::Result<Option<OutputTail>> {
         self.0.read(claim)
     }
 
@@ -81,7 +82,7 @@ impl OutputStore for Failing {
 impl Files {
     pub fn new(seed: u64) -> Self {
         let (folder, faults) = (tempdir().unwrap(), AtRandom::new(seed));
-        Self(Arc::new(Shared { folder, faults, known: Mutex::default() }))
+        Self(Arc::new(SharedFiles { folder, faults, known: Mutex::default() }))
     }
 
     pub fn faults(&self) -> &AtRandom {
@@ -92,7 +93,7 @@ impl Files {
         self.0.folder.path()
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownFile> {
         self.0.known.lock().unwrap()
     }
 
@@ -185,7 +186,7 @@ impl Files {
         Ok(())
     }
 
-    async fn read(&self, claim: Claim) -> Result<Option<Kept>, String> {
+    async fn read(&self, claim: Claim) -> Result<Option<OutputTail>, String> {
         self.outputs().read(claim).await.map_err(|error| format!("output cannot be read: {error}"))
     }
 

@@ -10,7 +10,7 @@ use onward_core::ids::JobId;
 use onward_core::payload::{Digest, Payload};
 use onward_core::settings::Settings;
 use onward_log::{Damage, Error, MemoryLog};
-use onward_node::engine::{BackupError, BackupMade, Engine, MAX_BACKUPS, MAX_DISK_READS, Refused, Start};
+use onward_node::engine::{BackupError, BackupMade, Engine, EngineRefusal, EngineStart, MAX_BACKUPS, MAX_DISK_READS};
 use tokio::runtime::Builder;
 use tokio::task::{JoinSet, spawn_blocking, yield_now};
 use tokio::time::{advance, timeout};
@@ -23,7 +23,7 @@ static PAYLOAD: [u8; 10_000] = [7; 10_000];
 static RESULT: [u8; 20_000] = [8; 20_000];
 const SEAT_TTL: Duration = Duration::from_millis(1_500);
 
-fn start_with_short_seat(mut start: Start) -> Engine {
+fn start_with_short_seat(mut start: EngineStart) -> Engine {
     let gap_after = SEAT_TTL - Duration::from_millis(1);
     start.rules = Settings { seat_ttl: SEAT_TTL, gap_after, ..Settings::default() }.check().unwrap();
     Engine::start(start).unwrap()
@@ -48,10 +48,13 @@ async fn let_archive_hang(disk: &Disk, engine: &Engine) -> JobId {
 }
 
 /// Checks that a read is refused in time; gives the time that it took.
-async fn refused_in_time<T: core::fmt::Debug>(what: &str, read: impl Future<Output = Result<T, Refused>>) -> Duration {
+async fn refused_in_time<T: core::fmt::Debug>(
+    what: &str,
+    read: impl Future<Output = Result<T, EngineRefusal>>,
+) -> Duration {
     let begun = Instant::now();
     let answer = read.await;
-    let Err(Refused::Unavailable(why)) = answer else { panic!("{what}: {answer:?}") };
+    let Err(EngineRefusal::Unavailable(why)) = answer else { panic!("{what}: {answer:?}") };
     assert!(why.contains("storage has not answered"), "{what}: {why}");
     begun.elapsed()
 }
@@ -112,7 +115,7 @@ fn start_with_backups(disk: &Disk) -> Engine {
     let mut start = start_of(log.clone(), Some(archive.clone()));
     start.pacing.backup_stall = STALL;
     start.backup = Some(Arc::new(move |to, progress| {
-        onward_log::backup(&log, &archive, &[], to, |_, _| progress.go_on())?;
+        onward_log::backup(&log, &archive, &[], to, |_, _| progress.advance())?;
         Ok(BackupMade { bytes: 0, damage: Damage::default() })
     }));
     Engine::start(start).unwrap()
@@ -121,7 +124,7 @@ fn start_with_backups(disk: &Disk) -> Engine {
 const STALL: Duration = Duration::from_millis(300);
 
 fn is_given_up(answer: &Result<BackupMade, BackupError>) -> bool {
-    matches!(answer, Err(BackupError::Refused(Refused::Unavailable(why))) if why.contains("given up"))
+    matches!(answer, Err(BackupError::Refused(EngineRefusal::Unavailable(why))) if why.contains("given up"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -184,7 +187,7 @@ async fn a_backup_that_goes_on_is_waited_for_however_long_it_takes() {
     start.pacing.backup_stall = STALL;
     start.backup = Some(Arc::new(move |_, progress| {
         while told.lock().unwrap().recv().is_ok() {
-            let told = progress.go_on();
+            let told = progress.advance();
             taken.fetch_add(1, Ordering::Relaxed);
             if told.is_break() {
                 return Err(Error::GivenUp);

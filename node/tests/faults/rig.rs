@@ -7,10 +7,10 @@ use onward_core::effect::Answer;
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::{Draft, JobState, WorkflowDraft};
-use onward_core::message::{Report, Settlement, Subscription};
+use onward_core::message::{EndReport, Settlement, Subscription};
 use onward_core::settings::{Rules, Settings};
 use onward_log::{Archive, EmbeddedArchive, Error, Log};
-use onward_node::engine::{Engine, Refused, Start};
+use onward_node::engine::{Engine, EngineRefusal, EngineStart};
 
 /// Rules without gaps and questions about the seat: on a busy computer they would come in between.
 pub fn rules() -> Rules {
@@ -18,8 +18,8 @@ pub fn rules() -> Rules {
     Settings { seat_ttl: 2 * long, gap_after: long, ..Settings::default() }.check().unwrap()
 }
 
-pub fn start_of<L: Log + Clone + 'static>(log: L, archive: Option<EmbeddedArchive>) -> Start {
-    let mut start = Start::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+pub fn start_of<L: Log + Clone + 'static>(log: L, archive: Option<EmbeddedArchive>) -> EngineStart {
+    let mut start = EngineStart::new(rules(), move || Ok(Box::new(log.clone()) as Box<dyn Log>));
     start.archive = archive.map(|archive| Arc::new(archive) as Arc<dyn Archive>);
     start
 }
@@ -28,7 +28,7 @@ pub fn start<L: Log + Clone + 'static>(log: L, archive: Option<EmbeddedArchive>)
     Engine::start(start_of(log, archive))
 }
 
-pub async fn submit(engine: &Engine, payload: &[u8]) -> Result<JobId, Refused> {
+pub async fn submit(engine: &Engine, payload: &[u8]) -> Result<JobId, EngineRefusal> {
     let id = engine.new_job_id();
     let draft = Draft::of_kind("resize", payload);
     let answer = engine.call(Call::Submit(vec![Submission { id, draft }])).await?;
@@ -37,7 +37,7 @@ pub async fn submit(engine: &Engine, payload: &[u8]) -> Result<JobId, Refused> {
 }
 
 /// A job of so many workflows of the kind that [`poll`] asks for.
-pub async fn submit_workflows(engine: &Engine, count: usize) -> Result<JobId, Refused> {
+pub async fn submit_workflows(engine: &Engine, count: usize) -> Result<JobId, EngineRefusal> {
     let id = engine.new_job_id();
     let mut draft = Draft::of_kind("resize", *b"small");
     let only = draft.workflows.pop().expect("it has one");
@@ -66,18 +66,18 @@ pub fn cancel(job: JobId) -> Call {
 }
 
 /// Leases one job and reports its success.
-pub async fn succeed_one(engine: &Engine, result: &[u8]) -> Result<JobId, Refused> {
+pub async fn succeed_one(engine: &Engine, result: &[u8]) -> Result<JobId, EngineRefusal> {
     let (leases, mut delivery) = engine.poll(poll()).await?;
     delivery.done();
     let claim = leases[0].claim;
-    let report = Report::Succeed { result: Arc::<[u8]>::from(result).into() };
+    let report = EndReport::Succeed { result: Arc::<[u8]>::from(result).into() };
     let answer = engine.call(Call::Settle(vec![Settlement::new(claim, report)])).await?;
     assert!(matches!(&answer, Answer::Settled(answers) if answers[0].answer == Ok(())), "{answer:?}");
     Ok(claim.job)
 }
 
 /// The payload and the result of an archived job that has succeeded.
-pub async fn archived_content(engine: &Engine, job: JobId) -> Result<(Arc<[u8]>, Arc<[u8]>), Refused> {
+pub async fn archived_content(engine: &Engine, job: JobId) -> Result<(Arc<[u8]>, Arc<[u8]>), EngineRefusal> {
     let image = engine.archived(job).await?.expect("it is in the archive");
     assert_eq!(image.state(), JobState::Succeeded);
     let attempts = &image.workflows[0].past.as_ref().expect("it was attempted").attempts;

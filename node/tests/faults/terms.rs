@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Instant;
 
 use onward_core::settings::{Rules, Settings};
-use onward_log::engines::memory::Fault;
+use onward_log::engines::memory::AppendFault;
 use onward_log::{Error, EventLog, MemoryLog};
-use onward_node::engine::{Engine, Refused};
+use onward_node::engine::{Engine, EngineRefusal};
 use tokio::time::timeout;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata};
@@ -55,10 +55,10 @@ async fn a_term_whose_first_append_fails_is_tried_once_a_second() {
     let begun = Instant::now();
     let engine = start(log.clone(), None).unwrap();
     for _ in 0..10_000 {
-        log.inject(Fault::Full);
+        log.inject(AppendFault::Full);
     }
     let refused = timeout(LONG, submit(&engine, b"x")).await.expect("it is answered");
-    assert!(matches!(refused, Err(Refused::Unavailable(_))), "{refused:?}");
+    assert!(matches!(refused, Err(EngineRefusal::Unavailable(_))), "{refused:?}");
     until_seen("a fourth term", || engine.stats().terms.get() >= 4).await;
     assert!(begun.elapsed() >= Duration::from_secs(3), "four terms in {:?}", begun.elapsed());
     let lines = ERROR_LINES.load(Ordering::Relaxed);
@@ -100,7 +100,7 @@ async fn while_no_sync_succeeds_callers_hear_why_and_afterwards_all_is_well() {
     for payload in [&b"small"[..], &[2; 10_000]] {
         let refused = timeout(Duration::from_secs(20), submit(&engine, payload)).await;
         let refused = refused.expect("nobody waits for a disk that does not come back");
-        let Err(Refused::Unavailable(why)) = refused else { panic!("{refused:?}") };
+        let Err(EngineRefusal::Unavailable(why)) = refused else { panic!("{refused:?}") };
         assert!(why.contains("Input/output error"), "{why}");
         let trouble = engine.trouble().unwrap_or_default();
         assert!(trouble.contains("Input/output error"), "{trouble}");

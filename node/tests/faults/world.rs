@@ -9,13 +9,13 @@ use onward_core::effect::Answer;
 use onward_core::ids::{Claim, JobId, Name};
 use onward_core::input::{Call, Submission};
 use onward_core::job::{Draft, JobState};
-use onward_core::message::{Report, Settlement};
+use onward_core::message::{EndReport, Settlement};
 use onward_core::payload::Payload;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Settings;
 use onward_core::state::JobImage;
 use onward_log::Log;
-use onward_node::engine::{Engine, Pacing, Refused, Start, View};
+use onward_node::engine::{Engine, EngineRefusal, EngineStart, Pacing, ReadView};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tokio::task::spawn_blocking;
@@ -75,20 +75,20 @@ struct Job {
     payload: Bytes,
     /// Whether it was acknowledged; otherwise it may not be there.
     is_sure: bool,
-    result: Told<Bytes>,
-    cancel: Told<()>,
+    result: KnownAnswer<Bytes>,
+    cancel: KnownAnswer<()>,
 }
 
 /// What was said to the node.
 #[derive(Clone, PartialEq)]
-enum Told<T> {
+enum KnownAnswer<T> {
     Nothing,
     /// And never answered.
     Perhaps(T),
     Sure(T),
 }
 
-impl<T> Told<T> {
+impl<T> KnownAnswer<T> {
     const fn is_sure(&self) -> bool {
         matches!(self, Self::Sure(_))
     }
@@ -103,7 +103,7 @@ impl<T> Told<T> {
 
 impl Job {
     fn new(payload: Bytes, is_sure: bool) -> Self {
-        Self { payload, is_sure, result: Told::Nothing, cancel: Told::Nothing }
+        Self { payload, is_sure, result: KnownAnswer::Nothing, cancel: KnownAnswer::Nothing }
     }
 
     fn may_be(&self, state: JobState) -> bool {
@@ -144,14 +144,16 @@ impl From<String> for Stop {
     }
 }
 
-fn may_refuse(refused: Refused) -> Stop {
+fn may_refuse(refused: EngineRefusal) -> Stop {
     match refused {
-        Refused::Unavailable(_) | Refused::NotBegun(_) | Refused::ByMachine(Refusal::NoLeader) => Stop::Refused,
+        EngineRefusal::Unavailable(_) | EngineRefusal::NotBegun(_) | EngineRefusal::ByMachine(Refusal::NoLeader) => {
+            Stop::Refused
+        }
         refused => Stop::Wrong(format!("a disk that fails is no reason for this: {refused:?}")),
     }
 }
 
-pub async fn answered<T>(call: impl Future<Output = Result<T, Refused>>) -> Result<T, Stop> {
+pub async fn answered<T>(call: impl Future<Output = Result<T, EngineRefusal>>) -> Result<T, Stop> {
     match timeout(PATIENCE, call).await {
         Ok(answer) => answer.map_err(may_refuse),
         Err(_) => Err(Stop::Wrong("a call is never answered".to_owned())),
@@ -193,7 +195,7 @@ impl World {
             let (log, archive) = (disk.log()?, disk.archive()?);
             let (seat_ttl, gap_after) = (Duration::from_millis(200), Duration::from_millis(190));
             let rules = Settings { seat_ttl, gap_after, ..Settings::default() }.check().unwrap();
-            let mut start = Start::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
+            let mut start = EngineStart::new(rules, move || Ok(Box::new(log.clone()) as Box<dyn Log>));
             start.archive = Some(Arc::new(archive));
             start.snapshot_every = 12;
             start.pacing = Pacing { term_every: SOON, ask_again: SOON, archive_rest, ..Pacing::default() };
@@ -249,12 +251,12 @@ impl World {
 
     pub async fn settle(&self, engine: &Engine, claim: Claim, result: Bytes) -> Result<(), Stop> {
         let id = claim.job;
-        self.note(id, |job| job.result = Told::Perhaps(result.clone()));
-        let report = Report::Succeed { result: result.clone().into() };
+        self.note(id, |job| job.result = KnownAnswer::Perhaps(result.clone()));
+        let report = EndReport::Succeed { result: result.clone().into() };
         let answer = answered(engine.call(Call::Settle(vec![Settlement::new(claim, report)]))).await?;
         match answer {
             Answer::Settled(answers) if answers[0].answer == Ok(()) => {
-                self.note(id, |job| (job.is_sure, job.result) = (true, Told::Sure(result)));
+                self.note(id, |job| (job.is_sure, job.result) = (true, KnownAnswer::Sure(result)));
                 Ok(())
             }
             // The hand-out did not count: nobody had heard of it.
@@ -263,9 +265,9 @@ impl World {
     }
 
     pub async fn cancel(&self, engine: &Engine, id: JobId) -> Result<(), Stop> {
-        self.note(id, |job| job.cancel = Told::Perhaps(()));
+        self.note(id, |job| job.cancel = KnownAnswer::Perhaps(()));
         answered(engine.call(cancel(id))).await?;
-        self.note(id, |job| job.cancel = Told::Sure(()));
+        self.note(id, |job| job.cancel = KnownAnswer::Sure(()));
         Ok(())
     }
 
@@ -341,7 +343,7 @@ impl World {
         loop {
             let asked = all.clone();
             let has_ended = |state| matches!(state, JobState::Succeeded | JobState::Cancelled);
-            let find = move |view: &View<'_>| {
+            let find = move |view: &ReadView<'_>| {
                 asked.into_iter().find(|id| view.manager.job(*id).is_some_and(|job| has_ended(job.state)))
             };
             let left = engine.read(find).await;
@@ -400,7 +402,7 @@ impl World {
 }
 
 /// The job as it is in memory or in the archive.
-async fn image(engine: &Engine, id: JobId) -> Result<Option<JobImage>, Refused> {
+async fn image(engine: &Engine, id: JobId) -> Result<Option<JobImage>, EngineRefusal> {
     match engine.read(move |view| view.manager.image(id)).await {
         Ok(None) => engine.archived(id).await,
         found => found,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::pair::{Dying, Frozen, Pair, SOON, cut_off, follow, follow_nobody, free_port, header, send};
+use crate::pair::{Dying, FrozenNode, Pair, SOON, cut_off, follow, follow_nobody, free_port, header, send};
 use crate::rig::{Reply, Request};
 
 fn submission() -> Request {
@@ -104,7 +104,7 @@ async fn a_leader_that_dies_leaves_a_submission_in_doubt_and_a_read_is_made_agai
 #[tokio::test]
 async fn a_frozen_leader_is_noticed() {
     let pair = Pair::start().await;
-    let frozen = Frozen::start().await;
+    let frozen = FrozenNode::start().await;
     follow(&pair.follower, frozen.address);
     let began = Instant::now();
     let refused = send(&pair.follower, &submission()).await;

@@ -96,12 +96,12 @@ pub async fn send(node: &Node, request: &Request) -> Reply {
 }
 
 /// Takes connections and says nothing on them, as a process does that was stopped.
-pub struct Frozen {
+pub struct FrozenNode {
     pub address: SocketAddr,
     _listener: TcpListener,
 }
 
-impl Frozen {
+impl FrozenNode {
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self { address: listener.local_addr().unwrap(), _listener: listener }

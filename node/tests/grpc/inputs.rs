@@ -9,14 +9,14 @@ use onward_core::input::{Call, Poll, Submission};
 use onward_core::job::draft::WorkflowDraft;
 use onward_core::job::{Draft, Ending, JobState, Retry};
 use onward_core::manager::WorkflowView;
-use onward_core::message::{Assignment, FromWorker, Report, Settlement, Subscription, ToWorker};
+use onward_core::message::{Assignment, EndReport, FromWorker, Settlement, Subscription, ToWorker};
 use onward_core::payload::{Digest, Payload};
 use onward_log::{Log, MemoryLog};
 use onward_node::engine::DeliveryLimits;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{FetchInputRequest, WorkerFrame};
 use onward_proto::worker::fetch_out;
-use onward_proto::{manager::Heard, worker};
+use onward_proto::{manager::ManagerMessage, worker};
 use tonic::{Code, Status};
 
 use crate::rig::{Node, Worker, code, field, hello, soon, succeed};
@@ -66,7 +66,7 @@ async fn join_of(node: &Node, results: &[Bytes]) -> JobId {
     delivery.done();
     let settle = leases.iter().map(|lease| {
         let result = results[usize::from(lease.claim.workflow)].clone();
-        Settlement::new(lease.claim, Report::Succeed { result: result.into() })
+        Settlement::new(lease.claim, EndReport::Succeed { result: result.into() })
     });
     soon(node.engine.call(Call::Settle(settle.collect()))).await.expect("settled");
     id
@@ -79,7 +79,7 @@ async fn fetching(node: &Node, id: &str, incarnation: &str) -> Worker {
     frame.hello.as_mut().expect("it was put").fetches_inputs = true;
     let mut worker = Worker::open(node).await.expect("a session");
     worker.send(frame).await;
-    assert!(matches!(worker.hear().await, Heard::Welcome { .. }));
+    assert!(matches!(worker.hear().await, ManagerMessage::Welcome { .. }));
     worker
 }
 
@@ -150,7 +150,7 @@ async fn inputs_that_are_large_together_come_by_reference_and_are_fetched_by_the
     assert_eq!((status.code(), field(&status)), (Code::InvalidArgument, Some("workflow")));
 
     worker.say([FromWorker::Settle(vec![succeed(claim)])]).await;
-    assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) });
+    assert_eq!(worker.hear().await, ManagerMessage::SettleAnswer { claim, answer: Ok(()) });
     let over = (Code::FailedPrecondition, "already_ended".to_owned());
     assert_eq!(refused(fetch(&node, claim, "part-0").await), over, "its attempt has ended");
 }
@@ -223,11 +223,11 @@ async fn a_session_holds_little_more_than_a_frame_of_content() {
     let submissions = drafts.map(|draft| Submission { id: node.engine.new_job_id(), draft }).collect();
     soon(node.engine.call(Call::Submit(submissions))).await.expect("accepted");
     let mut session = node.engine.open_session();
-    session.say(hello("w", "1", 20, vec![]));
+    session.send(hello("w", "1", 20, vec![]));
     let mut heard = 0;
     while heard < 20 {
         let mut told = Vec::new();
-        soon(session.hear(&mut told, 1_000)).await.expect("it is open");
+        soon(session.receive(&mut told, 1_000)).await.expect("it is open");
         let assigned = told.iter().filter(|message| matches!(message, ToWorker::Assign(_))).count();
         assert!((assigned - 1.min(assigned)) * BYTES <= 1 << 20, "{assigned} at once");
         heard += assigned;
@@ -279,7 +279,7 @@ async fn a_store_that_cannot_be_read_counts_nothing() {
     log.fail_blobs(false);
     assert_eq!(fetch(&node, claim, "part-0").await.expect("the attempt goes on"), *results[0]);
     worker.say([FromWorker::Settle(vec![succeed(claim)])]).await;
-    assert_eq!(worker.hear().await, Heard::SettleAnswer { claim, answer: Ok(()) });
+    assert_eq!(worker.hear().await, ManagerMessage::SettleAnswer { claim, answer: Ok(()) });
     assert_eq!(last_workflow(&node, job).await.counted, 1);
 
     // The same for what goes into the frame: the session ends, and the hand-out has never arrived.

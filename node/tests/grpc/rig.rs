@@ -9,19 +9,19 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use onward_core::health::LivenessRule;
-use onward_core::health::overload::{Limits, OverloadRule};
+use onward_core::health::overload::{LoadLimits, OverloadRule};
 use onward_core::health::verdict::Verdict;
 use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::Draft;
 use onward_core::manager::{JobView, WorkerView};
-use onward_core::message::{Assignment, FromWorker, Hello, Report, Settlement, Subscription};
+use onward_core::message::{Assignment, EndReport, FromWorker, Hello, Settlement, Subscription};
 use onward_core::settings::Settings;
 use onward_log::{EmbeddedArchive, MemoryLog};
 use onward_node::api::access::Access;
-use onward_node::engine::{DeliveryLimits, Engine, Start};
+use onward_node::engine::{DeliveryLimits, Engine, EngineStart};
 use onward_node::grpc::routes_for;
 use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
-use onward_proto::manager::{self, Heard};
+use onward_proto::manager::{self, ManagerMessage};
 use onward_proto::v1::job_service_client::JobServiceClient;
 use onward_proto::v1::worker_service_client::WorkerServiceClient;
 use onward_proto::v1::{ManagerFrame, SubmitRequest, WorkerFrame};
@@ -44,7 +44,7 @@ pub const MAX_SESSIONS: usize = 100;
 /// A machine that is slow or busy is no reason to refuse anything: load, gaps and the seat have tests of their own, and
 /// so have probes, which would come in between otherwise.
 pub fn settings() -> Settings {
-    let never = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    let never = LoadLimits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
     let overload = OverloadRule { rise: never, latency_ms: never, resource_percent: never, ..OverloadRule::default() };
     let long = Duration::from_secs(600);
     let liveness = LivenessRule { probe_every: long, answer_within: 2 * long, ..LivenessRule::default() };
@@ -79,25 +79,25 @@ impl Node {
     /// Ended jobs leave memory for an archive in this folder.
     pub async fn with_archive(folder: &std::path::Path) -> Self {
         let archive = EmbeddedArchive::open(folder).expect("an empty folder");
-        let start = Start { archive: Some(std::sync::Arc::new(archive)), ..Self::start_of(settings()) };
+        let start = EngineStart { archive: Some(std::sync::Arc::new(archive)), ..Self::start_of(settings()) };
         Self::on(start, anybody, MAX_SESSIONS).await
     }
 
     /// A node on a log that the test can spoil, for workers that take so much at once.
     pub async fn on_log(log: &MemoryLog, delivery: DeliveryLimits) -> Self {
-        Self::on(Start { delivery, ..Self::start_on(log.clone(), settings()) }, anybody, MAX_SESSIONS).await
+        Self::on(EngineStart { delivery, ..Self::start_on(log.clone(), settings()) }, anybody, MAX_SESSIONS).await
     }
 
-    fn start_of(settings: Settings) -> Start {
+    fn start_of(settings: Settings) -> EngineStart {
         Self::start_on(MemoryLog::new(), settings)
     }
 
-    fn start_on(log: MemoryLog, settings: Settings) -> Start {
+    fn start_on(log: MemoryLog, settings: Settings) -> EngineStart {
         let rules = settings.check().expect("valid settings");
-        Start::new(rules, move || Ok(Box::new(log.clone())))
+        EngineStart::new(rules, move || Ok(Box::new(log.clone())))
     }
 
-    async fn on(start: Start, find: FindAccess, max_sessions: usize) -> Self {
+    async fn on(start: EngineStart, find: FindAccess, max_sessions: usize) -> Self {
         let engine = Engine::start(start).expect("a log in memory can be read");
         // It serves once the first event of its term is durable.
         soon(async { while engine.read(|_| ()).await.is_err() {} }).await;
@@ -184,14 +184,14 @@ pub fn hello(worker: &str, incarnation: &str, slots: u32, holding: Vec<Claim>) -
 }
 
 pub fn succeed(claim: Claim) -> Settlement {
-    Settlement::new(claim, Report::Succeed { result: (*b"done").into() })
+    Settlement::new(claim, EndReport::Succeed { result: (*b"done").into() })
 }
 
 /// A worker's end of a session.
 pub struct Worker {
     out: Sender<WorkerFrame>,
     frames: Streaming<ManagerFrame>,
-    heard: VecDeque<Heard>,
+    heard: VecDeque<ManagerMessage>,
 }
 
 impl Worker {
@@ -206,7 +206,7 @@ impl Worker {
     pub async fn welcome(node: &Node, id: &str, incarnation: &str, slots: u32, holding: Vec<Claim>) -> Self {
         let mut worker = Self::open(node).await.expect("a session");
         worker.say([hello(id, incarnation, slots, holding)]).await;
-        assert!(matches!(worker.hear().await, Heard::Welcome { .. }));
+        assert!(matches!(worker.hear().await, ManagerMessage::Welcome { .. }));
         worker
     }
 
@@ -224,7 +224,7 @@ impl Worker {
     }
 
     /// The rest of the last frame, or else the next one, taken apart; `None` once the session has ended well.
-    pub async fn frame(&mut self) -> Result<Option<Vec<Heard>>, Status> {
+    pub async fn frame(&mut self) -> Result<Option<Vec<ManagerMessage>>, Status> {
         if !self.heard.is_empty() {
             return Ok(Some(self.heard.drain(..).collect()));
         }
@@ -232,7 +232,7 @@ impl Worker {
         Ok(frame.map(|frame| manager::frame_in(&frame).expect("well formed")))
     }
 
-    pub async fn hear(&mut self) -> Heard {
+    pub async fn hear(&mut self) -> ManagerMessage {
         loop {
             if let Some(heard) = self.heard.pop_front() {
                 return heard;
@@ -244,7 +244,7 @@ impl Worker {
 
     pub async fn assignment(&mut self) -> Assignment {
         match self.hear().await {
-            Heard::Assign(assignment) => assignment,
+            ManagerMessage::Assign(assignment) => assignment,
             other => panic!("expected an assignment, heard {other:?}"),
         }
     }

@@ -1,6 +1,6 @@
 //! Streams of submissions.
 
-use onward_core::health::overload::{Limits, OverloadLevel, OverloadRule};
+use onward_core::health::overload::{LoadLimits, OverloadLevel, OverloadRule};
 use onward_core::ids::JobId;
 use onward_core::job::Draft;
 use onward_core::settings::Settings;
@@ -134,8 +134,8 @@ async fn a_node_that_drains_answers_what_it_has_and_ends_the_stream() {
 
 #[tokio::test]
 async fn a_stream_that_was_opened_in_better_times_is_shed_like_a_call() {
-    let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
-    let latency_ms = Limits { busy: 1e-9, stressed: 2e-9, ..far };
+    let far = LoadLimits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    let latency_ms = LoadLimits { busy: 1e-9, stressed: 2e-9, ..far };
     let overload = OverloadRule { latency_ms, ..settings().overload };
     let node = Node::with(Settings { overload, ..settings() }, anybody, MAX_SESSIONS).await;
     let mut stream = Submitter::open(&node).await;

@@ -6,7 +6,7 @@ use onward_core::input::Call;
 use onward_core::job::{Draft, WorkflowDraft};
 use onward_core::refusal::Refusal;
 use onward_log::{EmbeddedLog, Log};
-use onward_node::engine::Refused;
+use onward_node::engine::EngineRefusal;
 use onward_node::server::Node;
 use serde_json::{Value, json};
 use tempfile::tempdir;
@@ -121,7 +121,7 @@ async fn a_drop_is_safe_to_repeat_when_the_job_is_archived() {
     assert_eq!(drop(&[first]).await.json()["jobs"][0]["dropped"], true);
     until_archived(&node, first).await;
     let again = node.engine().call(Call::DropDeadLetter { job: first }).await;
-    assert_eq!(again, Err(Refused::ByMachine(Refusal::NotADeadLetter)), "as while it was in memory");
+    assert_eq!(again, Err(EngineRefusal::ByMachine(Refusal::NotADeadLetter)), "as while it was in memory");
     let both = drop(&[first, second]).await;
     assert_eq!(both.status, 200, "{}", both.json());
     let dropped: Vec<_> = both.json()["jobs"].as_array().unwrap().iter().map(|one| one["dropped"].clone()).collect();

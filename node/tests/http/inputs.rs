@@ -7,7 +7,7 @@ use onward_core::ids::{ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::input::{Call, Poll};
 use onward_core::job::Draft;
 use onward_core::job::draft::WorkflowDraft;
-use onward_core::message::{Report, Settlement, Subscription};
+use onward_core::message::{EndReport, Settlement, Subscription};
 use onward_core::payload::Digest;
 use onward_node::server::Node;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ async fn join_of(node: &Node, parts: usize) -> JobId {
     delivery.done();
     let settle = leases.iter().map(|lease| {
         let result = part(usize::from(lease.claim.workflow));
-        Settlement::new(lease.claim, Report::Succeed { result: result.into() })
+        Settlement::new(lease.claim, EndReport::Succeed { result: result.into() })
     });
     node.engine().call(Call::Settle(settle.collect())).await.unwrap();
     id

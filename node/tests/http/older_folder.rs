@@ -42,12 +42,12 @@ impl Older {
 }
 
 /// A node that believes nobody without a token.
-struct Guarded {
+struct GuardedNode {
     node: Node,
     token: String,
 }
 
-impl Guarded {
+impl GuardedNode {
     async fn start(data: &Path) -> Self {
         let token = std::fs::read_to_string(data.join("token")).unwrap().trim().to_owned();
         let node = Node::start(NodeConfig { require_tokens: true, ..config(data) }).await.unwrap();
@@ -122,7 +122,7 @@ async fn a_folder_of_the_version_before_says_what_it_said_and_goes_on() {
         (log.tail().unwrap().last, log.snapshot().unwrap().expect("it has one").covers)
     };
     assert!(covers < last, "the journal has rows behind the snapshot");
-    let node = Guarded::start(&older.data()).await;
+    let node = GuardedNode::start(&older.data()).await;
     let listed = node.get("/v1/jobs?limit=100").await.json();
     let ids: Vec<&Value> = listed["jobs"].as_array().unwrap().iter().map(|job| &job["id"]).collect();
     assert_eq!(json!(ids), said["jobs"]);
@@ -152,7 +152,7 @@ async fn a_folder_of_the_version_before_says_what_it_said_and_goes_on() {
     node.post(&format!("/v1/leases/{receipt}/succeed"), json!({ "result": 7 })).await;
     node.node.shutdown(PATIENCE).await;
 
-    let node = Guarded::start(&older.data()).await;
+    let node = GuardedNode::start(&older.data()).await;
     node.repeats(said, &[running, &later]).await;
     assert_eq!(node.job(running).await["result"], result);
     let new = node.job(new.as_str().unwrap()).await;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use onward_core::fence::Term;
 use onward_core::settings::Settings;
-use onward_log::{Archive, ArchivedJob, Blob, Error, MemoryLog, Scanned};
-use onward_node::engine::{Engine, Pacing, Start};
+use onward_log::{Archive, ArchivedJob, Blob, Error, MemoryLog, ScanPage};
+use onward_node::engine::{Engine, EngineStart, Pacing};
 use onward_node::server::Node;
 use serde_json::Value;
 use tempfile::tempdir;
@@ -107,8 +107,8 @@ impl Archive for Panicking {
     fn blob(&self, _id: u128, _digest: &[u8; 32]) -> Result<Option<Vec<u8>>, Error> {
         Ok(None)
     }
-    fn scan(&self, _before: Option<u128>, _max_rows: usize, _max_bytes: usize) -> Result<Scanned, Error> {
-        Ok(Scanned::default())
+    fn scan(&self, _before: Option<u128>, _max_rows: usize, _max_bytes: usize) -> Result<ScanPage, Error> {
+        Ok(ScanPage::default())
     }
     fn count(&self) -> Result<u64, Error> {
         Ok(0)
@@ -123,7 +123,7 @@ impl Archive for Panicking {
 
 #[test]
 fn an_archive_whose_thread_has_panicked_is_shown_as_dead_and_fails_no_probe() {
-    let mut start = Start::new(Settings::default().check().unwrap(), || Ok(Box::new(MemoryLog::new())));
+    let mut start = EngineStart::new(Settings::default().check().unwrap(), || Ok(Box::new(MemoryLog::new())));
     start.archive = Some(Arc::new(Panicking));
     start.pacing = Pacing { expire_every: Duration::from_millis(1), ..start.pacing };
     let engine = Engine::start(start).unwrap();

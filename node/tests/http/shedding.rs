@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::rig::{self, PATIENCE, Request, config, lease, poll_body, start, submit_kind, until, verb};
-use onward_core::health::overload::{Limits, OverloadLevel::*};
 use onward_core::health::overload::{LoadClass, OverloadLevel, OverloadRule, sheds};
+use onward_core::health::overload::{LoadLimits, OverloadLevel::*};
 use onward_core::ids::Name;
 use onward_core::input::Call;
 use onward_core::settings::Settings;
@@ -19,12 +19,12 @@ use tokio_stream::wrappers::ReceiverStream;
 
 /// Settings under which the first commit, however quick, puts a node on this level.
 fn at(level: OverloadLevel, decay_every: Duration) -> Settings {
-    let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    let far = LoadLimits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
     let latency_ms = match level {
         Normal => far,
-        Busy => Limits { busy: 1e-9, ..far },
-        Stressed => Limits { busy: 1e-9, stressed: 2e-9, ..far },
-        Overloaded => Limits { busy: 1e-9, stressed: 2e-9, overloaded: 3e-9 },
+        Busy => LoadLimits { busy: 1e-9, ..far },
+        Stressed => LoadLimits { busy: 1e-9, stressed: 2e-9, ..far },
+        Overloaded => LoadLimits { busy: 1e-9, stressed: 2e-9, overloaded: 3e-9 },
     };
     let overload =
         OverloadRule { rise: far, latency_ms, resource_percent: far, decay_every, ..OverloadRule::default() };

@@ -5,15 +5,15 @@ use core::time::Duration;
 use crate::rig::{Request, config, settings, submit_kind, until};
 use onward_core::ids::{ClientId, Incarnation, Name, WorkerId};
 use onward_core::message::{FromWorker, Hello, Subscription};
-use onward_node::engine::Session;
+use onward_node::engine::WorkerSession;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
-fn session(node: &Node, worker: &str) -> Session {
+fn session(node: &Node, worker: &str) -> WorkerSession {
     let name = |text: &str| Name::new(text).unwrap();
     let mut session = node.engine().open_session();
-    session.say(FromWorker::Hello(Hello {
+    session.send(FromWorker::Hello(Hello {
         worker: WorkerId::new(worker).unwrap(),
         incarnation: Incarnation::new("1").unwrap(),
         subscription: Subscription { queues: vec![name("default")], kinds: vec![name("k")] },

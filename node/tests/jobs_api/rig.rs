@@ -7,11 +7,11 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use onward_core::effect::Answer;
-use onward_core::health::overload::{Limits, OverloadRule};
+use onward_core::health::overload::{LoadLimits, OverloadRule};
 use onward_core::ids::{ClientId, Incarnation, Name, Seq, WorkerId};
 use onward_core::input::{Call, Poll};
 use onward_core::manager::SeatState;
-use onward_core::message::{Assignment, Report, Settlement, Subscription};
+use onward_core::message::{Assignment, EndReport, Settlement, Subscription};
 use onward_core::settings::Settings;
 use onward_log::MemoryLog;
 use onward_node::api::App;
@@ -19,7 +19,7 @@ use onward_node::api::access::Access;
 use onward_node::api::jobs::follow::Followers;
 use onward_node::api::jobs::routes_for;
 use onward_node::api::receipt::Receipts;
-use onward_node::engine::{Engine, Start};
+use onward_node::engine::{Engine, EngineStart};
 use onward_node::outputs::{OutputFolder, OutputRules, Outputs};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -35,13 +35,13 @@ pub struct Rig {
     _folder: tempfile::TempDir,
 }
 
-pub struct Answered {
+pub struct JsonAnswer {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Value,
 }
 
-impl Answered {
+impl JsonAnswer {
     /// The status and the code of a problem.
     pub fn problem(&self) -> (u16, &str) {
         assert_eq!(self.headers["content-type"], "application/problem+json", "{}", self.body);
@@ -79,7 +79,7 @@ impl Rig {
     async fn with_log(log: MemoryLog, change: impl FnOnce(&mut Settings), followers: Followers) -> Self {
         let mut settings = settings();
         change(&mut settings);
-        let start = Start::new(settings.check().unwrap(), move || Ok(Box::new(log.clone())));
+        let start = EngineStart::new(settings.check().unwrap(), move || Ok(Box::new(log.clone())));
         let engine = Engine::start(start).unwrap();
         // It serves once the beginning of its term is durable.
         while engine.read(|view| view.manager.seat_state()).await != Ok(SeatState::Serving) {
@@ -106,23 +106,23 @@ impl Rig {
     }
 
     /// Sends a request without anybody having looked at who asks.
-    pub async fn send_unseen(&self, request: Request<Body>) -> Answered {
+    pub async fn send_unseen(&self, request: Request<Body>) -> JsonAnswer {
         read(self.router.clone().oneshot(request).await.unwrap()).await
     }
 
-    pub async fn get(&self, path: &str) -> Answered {
+    pub async fn get(&self, path: &str) -> JsonAnswer {
         read(self.send(Request::get(path).body(Body::empty()).unwrap()).await).await
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> Answered {
+    pub async fn post(&self, path: &str, body: Value) -> JsonAnswer {
         self.post_text(path, &body.to_string()).await
     }
 
-    pub async fn post_text(&self, path: &str, body: &str) -> Answered {
+    pub async fn post_text(&self, path: &str, body: &str) -> JsonAnswer {
         read(self.send(request(Method::POST, path, body)).await).await
     }
 
-    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: Value) -> Answered {
+    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: Value) -> JsonAnswer {
         let mut request = request(Method::POST, path, &body.to_string());
         for (name, value) in headers {
             request.headers_mut().insert(name.parse::<axum::http::HeaderName>().unwrap(), value.parse().unwrap());
@@ -170,7 +170,7 @@ impl Rig {
         leases.pop().expect("there is work of this kind")
     }
 
-    pub async fn settle(&self, taken: &Assignment, report: Report) {
+    pub async fn settle(&self, taken: &Assignment, report: EndReport) {
         let settlement = Settlement::new(taken.claim, report);
         let Answer::Settled(answers) = self.engine.call(Call::Settle(vec![settlement])).await.unwrap() else {
             panic!("settled")
@@ -179,18 +179,18 @@ impl Rig {
     }
 
     pub async fn succeed(&self, taken: &Assignment, result: &[u8]) {
-        self.settle(taken, Report::Succeed { result: result.into() }).await;
+        self.settle(taken, EndReport::Succeed { result: result.into() }).await;
     }
 
     pub async fn fail_for_good(&self, taken: &Assignment, error: &str) {
-        self.settle(taken, Report::Fail { error: error.into(), retryable: false, delay: None }).await;
+        self.settle(taken, EndReport::Fail { error: error.into(), retryable: false, delay: None }).await;
     }
 }
 
 /// Settings for any computer: its load is not what these tests are about, so load, gaps and the seat are out of the
 /// way.
 fn settings() -> Settings {
-    let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    let far = LoadLimits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
     let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
     let long = Duration::from_secs(600);
     Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }
@@ -208,10 +208,10 @@ pub fn request(method: Method, path: &str, body: &str) -> Request<Body> {
     builder.body(Body::from(body.to_owned())).unwrap()
 }
 
-pub async fn read(response: Response<Body>) -> Answered {
+pub async fn read(response: Response<Body>) -> JsonAnswer {
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes();
     let body = serde_json::from_slice(&bytes)
         .unwrap_or_else(|_| panic!("{} is answered with no JSON: {}", parts.status, String::from_utf8_lossy(&bytes)));
-    Answered { status: parts.status.as_u16(), headers: parts.headers, body }
+    JsonAnswer { status: parts.status.as_u16(), headers: parts.headers, body }
 }

@@ -7,13 +7,13 @@ use onward_log::{BatchKey, EventLog, Log, MemoryLog};
 use onward_node::api::access::{Access, Scope};
 use serde_json::{Value, json};
 
-use crate::rig::{Answered, Rig, read, request};
+use crate::rig::{JsonAnswer, Rig, read, request};
 
-async fn put(rig: &Rig, name: &str, body: Value) -> Answered {
+async fn put(rig: &Rig, name: &str, body: Value) -> JsonAnswer {
     read(rig.send(request(Method::PUT, &format!("/v1/schedules/{name}"), &body.to_string())).await).await
 }
 
-async fn remove(rig: &Rig, name: &str) -> Answered {
+async fn remove(rig: &Rig, name: &str) -> JsonAnswer {
     read(rig.send(request(Method::DELETE, &format!("/v1/schedules/{name}"), "")).await).await
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use onward_core::effect::Answer;
-use onward_core::health::overload::{Limits, OverloadRule};
+use onward_core::health::overload::{LoadLimits, OverloadRule};
 use onward_core::ids::JobId;
 use onward_core::input::{Call, Submission};
 use onward_core::job::Draft;
@@ -26,7 +26,7 @@ pub use waiting::{PATIENCE, until};
 /// Settings for any computer: its load is not what these tests are about, so load, gaps and the seat are out of the
 /// way.
 pub fn settings() -> Settings {
-    let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+    let far = LoadLimits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
     let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
     let long = Duration::from_secs(600);
     Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() }

@@ -8,13 +8,14 @@ use std::time::Instant;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_log::{
-    Admitted, BatchId, BatchKey, Blob, BlobReader, Changed, Digest, Error, Head, Log, Row, Snapshot, StoredRow, Tail,
+    AppendAdmission, BatchId, BatchKey, Blob, BlobDigest, BlobReader, Error, Head, Log, LogChange, LogRow, Snapshot,
+    StoredRow, Tail,
 };
 use tokio_postgres::Row as Answer;
 
 use crate::Holder;
 use crate::connection::{Connection, Pool};
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 
 const APPEND: &str = include_str!("../../sql/append.sql");
 const TAKE_SEAT: &str = include_str!("../../sql/take_seat.sql");
@@ -54,13 +55,13 @@ impl PostgresLog {
     pub(crate) fn open(name: &str, holder: Holder, connection: Connection, pool: Arc<Pool>) -> Result<Self, Error> {
         let mut log = Self { name: name.to_owned(), holder, connection, pool, newest: None, in_doubt: None };
         let deadline = log.connection.deadline(0);
-        log.connection.change(MAKE, &[&log.name], deadline).map_err(Failure::of_change)?;
+        log.connection.change(MAKE, &[&log.name], deadline).map_err(RequestFailure::of_change)?;
         Ok(log)
     }
 
-    fn standing(&mut self, deadline: Instant) -> Result<Standing, Failure> {
+    fn standing(&mut self, deadline: Instant) -> Result<Standing, RequestFailure> {
         let rows = self.connection.look(HEAD, &[&self.name], deadline)?;
-        let row = rows.first().ok_or_else(|| Failure::Refused { cause: "the log's seat is gone".into() })?;
+        let row = rows.first().ok_or_else(|| RequestFailure::Refused { cause: "the log's seat is gone".into() })?;
         let standing = standing(row);
         self.newest = standing.head.newest_batch.map(|batch| batch.first);
         Ok(standing)
@@ -69,15 +70,15 @@ impl PostgresLog {
     /// Confirms by a write that the term holds the seat: everything that was stored before it is as durable as this.
     fn confirm_until(&mut self, term: Term, deadline: Instant) -> Result<(), Error> {
         let confirmed = self.connection.change(CONFIRM, &[&self.name, &signed(term.get())], deadline);
-        if !confirmed.map_err(Failure::of_change)?.is_empty() {
+        if !confirmed.map_err(RequestFailure::of_change)?.is_empty() {
             return Ok(());
         }
-        let standing = self.standing(deadline).map_err(Failure::of_change)?;
+        let standing = self.standing(deadline).map_err(RequestFailure::of_change)?;
         standing.head.holds_seat(term)?;
         Err(Error::Unknown { cause: "the seat changed while it was looked at".into() })
     }
 
-    fn append_once(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append_once(&mut self, key: BatchKey, row: LogRow<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         let count = i32::try_from(row.count).expect("a batch has fewer events than that");
         let mut bytes = Vec::with_capacity(row.body.len() + 64);
         row.put(key, &mut bytes);
@@ -89,7 +90,7 @@ impl PostgresLog {
             let before = match self.newest {
                 _ if key.first == Seq(1) => Seq::default(),
                 Some(newest) if newest < key.first => newest,
-                _ => self.standing(deadline).map_err(Failure::of_change)?.newest_first(),
+                _ => self.standing(deadline).map_err(RequestFailure::of_change)?.newest_first(),
             };
             let stored = self.connection.change(
                 APPEND,
@@ -106,15 +107,15 @@ impl PostgresLog {
                 ],
                 deadline,
             );
-            if !stored.map_err(Failure::of_change)?.is_empty() {
+            if !stored.map_err(RequestFailure::of_change)?.is_empty() {
                 self.newest = Some(key.first);
                 return Ok(());
             }
-            let standing = self.standing(deadline).map_err(Failure::of_change)?;
+            let standing = self.standing(deadline).map_err(RequestFailure::of_change)?;
             match standing.head.admit(key, row.count)? {
                 // Seen here is not yet seen by the standby: the wait for it may have been cancelled.
-                Admitted::AlreadyThere => return self.confirm_until(key.term, deadline),
-                Admitted::Write => {}
+                AppendAdmission::AlreadyThere => return self.confirm_until(key.term, deadline),
+                AppendAdmission::Write => {}
             }
         }
         Err(Error::Unknown { cause: "the log changes while it is looked at".into() })
@@ -130,16 +131,16 @@ impl Standing {
 impl Log for PostgresLog {
     fn tail(&mut self) -> Result<Tail, Error> {
         let deadline = self.connection.deadline(0);
-        Ok(self.standing(deadline).map_err(Failure::of_look)?.head.tail)
+        Ok(self.standing(deadline).map_err(RequestFailure::of_look)?.head.tail)
     }
 
     fn take_seat(&mut self, seen: Term) -> Result<Tail, Error> {
         let deadline = self.connection.deadline(0);
         let Holder { id, name, address } = &self.holder;
         let taken = self.connection.change(TAKE_SEAT, &[&self.name, &signed(seen.get()), id, name, address], deadline);
-        let taken = taken.map_err(Failure::of_change)?.first().map(|row| Term::new(unsigned(row.get(0))));
+        let taken = taken.map_err(RequestFailure::of_change)?.first().map(|row| Term::new(unsigned(row.get(0))));
         // In a later statement: by now every batch is seen that came before the term changed.
-        let tail = self.standing(deadline).map_err(Failure::of_change)?.head.tail;
+        let tail = self.standing(deadline).map_err(RequestFailure::of_change)?.head.tail;
         match taken {
             Some(term) if term == tail.term => Ok(tail),
             _ => Err(Error::SeatTaken { seen, current: tail.term }),
@@ -151,7 +152,7 @@ impl Log for PostgresLog {
         self.confirm_until(term, deadline)
     }
 
-    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, row: LogRow<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         assert!(row.count > 0, "a batch without events has no place in the log");
         let was_in_doubt = self.in_doubt.take() == Some(key);
         let appended = self.append_once(key, row, blobs);
@@ -161,7 +162,7 @@ impl Log for PostgresLog {
                 Err(Error::Unknown { cause })
             }
             Err(error) => {
-                self.in_doubt = (error.changed() == Changed::Maybe).then_some(key);
+                self.in_doubt = (error.changed() == LogChange::Maybe).then_some(key);
                 Err(error)
             }
             Ok(()) => Ok(()),
@@ -174,15 +175,15 @@ impl Log for PostgresLog {
         for _ in 0..TRIES {
             let deadline = self.connection.read_deadline();
             let rows = self.connection.look(READ, &[&self.name, &signed(from.0), &max_events], deadline);
-            let rows = rows.map_err(Failure::of_look)?;
+            let rows = rows.map_err(RequestFailure::of_look)?;
             if !rows.is_empty() {
                 return rows.iter().map(stored_row).collect();
             }
-            let standing = self.standing(deadline).map_err(Failure::of_look)?;
+            let standing = self.standing(deadline).map_err(RequestFailure::of_look)?;
             if from > standing.head.tail.last {
                 return Ok(Vec::new());
             }
-            let oldest = self.connection.look(OLDEST, &[&self.name], deadline).map_err(Failure::of_look)?;
+            let oldest = self.connection.look(OLDEST, &[&self.name], deadline).map_err(RequestFailure::of_look)?;
             let oldest = oldest.first().map_or(Seq::default(), |row| Seq(unsigned(row.get(0))));
             if from < oldest {
                 return Err(Error::Truncated { first: oldest });
@@ -192,25 +193,26 @@ impl Log for PostgresLog {
         Err(Error::Corrupt { what: format!("there is no batch that has event {}", from.0) })
     }
 
-    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&mut self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         let deadline = self.connection.read_deadline();
-        let rows = self.connection.look(BLOB, &[&self.name, &&digest[..]], deadline).map_err(Failure::of_look)?;
+        let rows =
+            self.connection.look(BLOB, &[&self.name, &&digest[..]], deadline).map_err(RequestFailure::of_look)?;
         Ok(rows.first().map(|row| row.get(0)))
     }
 
     fn blob_reader(&self) -> BlobReader {
         let (pool, name) = (self.pool.clone(), self.name.clone());
         BlobReader::new(move |digest| {
-            let rows = pool.look(BLOB, &[&name, &&digest[..]]).map_err(Failure::of_look)?;
+            let rows = pool.look(BLOB, &[&name, &&digest[..]]).map_err(RequestFailure::of_look)?;
             Ok(rows.first().map(|row| row.get(0)))
         })
     }
 
-    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+    fn blobs(&mut self, after: Option<&BlobDigest>, max: usize) -> Result<Vec<BlobDigest>, Error> {
         self.list_blobs(after, max)
     }
 
-    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+    fn drop_blobs(&mut self, term: Term, digests: &[BlobDigest]) -> Result<(), Error> {
         self.remove_blobs(term, digests)
     }
 
@@ -224,7 +226,7 @@ impl Log for PostgresLog {
 
     fn snapshot(&mut self) -> Result<Option<Snapshot>, Error> {
         let deadline = self.connection.read_deadline();
-        Ok(self.standing(deadline).map_err(Failure::of_look)?.head.snapshot)
+        Ok(self.standing(deadline).map_err(RequestFailure::of_look)?.head.snapshot)
     }
 
     fn chunk(&mut self, index: u32) -> Result<Vec<u8>, Error> {

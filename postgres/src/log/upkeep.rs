@@ -6,11 +6,11 @@
 
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_log::{Admitted, Digest, Error};
+use onward_log::{AppendAdmission, BlobDigest, Error};
 use tokio_postgres::types::ToSql;
 
 use super::{PostgresLog, Standing, TRIES, signed};
-use crate::failure::Failure;
+use crate::failure::RequestFailure;
 
 const BLOBS: &str = "select digest from onward.blob where log = $1::text and digest > $2::bytea
     order by digest limit $3::bigint";
@@ -23,26 +23,27 @@ const CHUNK: &str = "select chunk.bytes from onward.seat seat
 const TRUNCATE: &str = include_str!("../../sql/truncate.sql");
 
 impl PostgresLog {
-    pub(super) fn list_blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+    pub(super) fn list_blobs(&mut self, after: Option<&BlobDigest>, max: usize) -> Result<Vec<BlobDigest>, Error> {
         let deadline = self.connection.read_deadline();
         let after = after.map_or(&[][..], |digest| &digest[..]);
         let max = i64::try_from(max).unwrap_or(i64::MAX);
-        let rows = self.connection.look(BLOBS, &[&self.name, &after, &max], deadline).map_err(Failure::of_look)?;
-        let digests = rows.iter().map(|row| Digest::try_from(row.get::<_, &[u8]>(0)));
+        let rows =
+            self.connection.look(BLOBS, &[&self.name, &after, &max], deadline).map_err(RequestFailure::of_look)?;
+        let digests = rows.iter().map(|row| BlobDigest::try_from(row.get::<_, &[u8]>(0)));
         digests.collect::<Result<_, _>>().map_err(|_| Error::Corrupt { what: "a blob without a digest".into() })
     }
 
-    pub(super) fn remove_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+    pub(super) fn remove_blobs(&mut self, term: Term, digests: &[BlobDigest]) -> Result<(), Error> {
         let digests: Vec<&[u8]> = digests.iter().map(|digest| &digest[..]).collect();
         self.change_at_beat(DROP_BLOBS, term, 0, &[&digests], |standing| {
-            standing.head.holds_seat(term).map(|()| Admitted::Write)
+            standing.head.holds_seat(term).map(|()| AppendAdmission::Write)
         })
     }
 
     pub(super) fn store_chunk(&mut self, term: Term, covers: Seq, index: u32, chunk: &[u8]) -> Result<(), Error> {
         let given: [&(dyn ToSql + Sync); 3] = [&signed(covers.0), &index.cast_signed(), &chunk];
         self.change_at_beat(PUT_CHUNK, term, chunk.len(), &given, |standing| {
-            standing.head.admit_chunk(term, covers, index).map(|()| Admitted::Write)
+            standing.head.admit_chunk(term, covers, index).map(|()| AppendAdmission::Write)
         })
     }
 
@@ -56,11 +57,11 @@ impl PostgresLog {
     pub(super) fn read_chunk(&mut self, index: u32) -> Result<Vec<u8>, Error> {
         let deadline = self.connection.read_deadline();
         let chunk = index.cast_signed();
-        let rows = self.connection.look(CHUNK, &[&self.name, &chunk], deadline).map_err(Failure::of_look)?;
+        let rows = self.connection.look(CHUNK, &[&self.name, &chunk], deadline).map_err(RequestFailure::of_look)?;
         if let Some(row) = rows.first() {
             return Ok(row.get(0));
         }
-        let snapshot = self.standing(deadline).map_err(Failure::of_look)?.head.snapshot;
+        let snapshot = self.standing(deadline).map_err(RequestFailure::of_look)?.head.snapshot;
         if snapshot.is_some_and(|snapshot| index < snapshot.chunks) {
             return Err(Error::Corrupt { what: format!("chunk {index} of the snapshot is missing") });
         }
@@ -71,10 +72,10 @@ impl PostgresLog {
         let deadline = self.connection.deadline(0);
         let max = i64::try_from(max_batches).unwrap_or(i64::MAX).min(i64::MAX - 1);
         let rows = self.connection.change(TRUNCATE, &[&self.name, &signed(term.get()), &max], deadline);
-        let rows = rows.map_err(Failure::of_change)?;
+        let rows = rows.map_err(RequestFailure::of_change)?;
         let (holds_seat, covered): (i64, i64) = (rows[0].get(0), rows[0].get(1));
         if holds_seat == 0 {
-            self.standing(deadline).map_err(Failure::of_change)?.head.holds_seat(term)?;
+            self.standing(deadline).map_err(RequestFailure::of_change)?.head.holds_seat(term)?;
         }
         Ok(covered > max)
     }
@@ -86,18 +87,18 @@ impl PostgresLog {
         term: Term,
         bytes: usize,
         given: &[&(dyn ToSql + Sync)],
-        admit: impl Fn(&Standing) -> Result<Admitted, Error>,
+        admit: impl Fn(&Standing) -> Result<AppendAdmission, Error>,
     ) -> Result<(), Error> {
         let deadline = self.connection.deadline(bytes);
         for _ in 0..TRIES {
-            let standing = self.standing(deadline).map_err(Failure::of_change)?;
-            if admit(&standing)? == Admitted::AlreadyThere {
+            let standing = self.standing(deadline).map_err(RequestFailure::of_change)?;
+            if admit(&standing)? == AppendAdmission::AlreadyThere {
                 return self.confirm_until(term, deadline);
             }
             let term = signed(term.get());
             let mut params: Vec<&(dyn ToSql + Sync)> = vec![&self.name, &term, &standing.beat];
             params.extend(given);
-            if !self.connection.change(text, &params, deadline).map_err(Failure::of_change)?.is_empty() {
+            if !self.connection.change(text, &params, deadline).map_err(RequestFailure::of_change)?.is_empty() {
                 return Ok(());
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use onward_core::fence::Term;
 use onward_log::{Error, Log};
 use onward_postgres::{DatabaseOptions, PostgresLog};
-use onward_testkit::{Postgres, Proxy, Way};
+use onward_testkit::{FaultProxy, PostgresServer, Way};
 
 use crate::{
     PATIENCE, append, append_blob, is_unknown, log_name, patient, read_all, seize, shared, shared_url, until_known,
@@ -15,7 +15,7 @@ use crate::{
 
 /// A log behind a proxy, with a first batch, and the same log without the proxy.
 struct Bed {
-    proxy: Proxy,
+    proxy: FaultProxy,
     log: PostgresLog,
     direct: PostgresLog,
     term: Term,
@@ -24,7 +24,7 @@ struct Bed {
 fn bed(answered_within: Duration) -> Bed {
     let (url, name) = (shared_url(), log_name());
     let direct = patient(url).log(&name).unwrap();
-    let proxy = Proxy::start(shared().port()).unwrap();
+    let proxy = FaultProxy::start(shared().port()).unwrap();
     let behind = url.replace(&format!(":{}/", shared().port()), &format!(":{}/", proxy.port()));
     assert_ne!(url, behind);
     let database = until_open(|| DatabaseOptions::default().answered_within(answered_within).open(&behind));
@@ -169,7 +169,7 @@ fn a_request_to_drop_a_blob_that_arrives_late_drops_nothing() {
 
 #[test]
 fn a_database_that_is_killed_has_all_that_was_acknowledged() {
-    let server = Postgres::options().fsync().start().unwrap();
+    let server = PostgresServer::options().fsync().start().unwrap();
     let mut log = patient(&server.database().unwrap()).log("dc1").unwrap();
     let term = seize(&mut log).unwrap().term;
     let (acknowledged, is_over) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -17,10 +17,10 @@ use onward_core::ids::Seq;
 use onward_log::conformance::Bed;
 use onward_log::conformance::archive::ArchiveBed;
 use onward_log::{
-    BatchId, BatchKey, Blob, Changed, Error, Log, Row, Tail, archive_conformance_tests, conformance_tests,
+    BatchId, BatchKey, Blob, Error, Log, LogChange, LogRow, Tail, archive_conformance_tests, conformance_tests,
 };
 use onward_postgres::{Database, DatabaseOptions, PostgresArchive, PostgresLog};
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 
 /// Longer than anything here takes, on a busy computer too.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -61,9 +61,9 @@ impl ArchiveBed for PostgresBed {
 }
 
 /// A cluster for all tests that make no outage of it.
-fn shared() -> &'static Postgres {
-    static SHARED: OnceLock<Postgres> = OnceLock::new();
-    SHARED.get_or_init(|| Postgres::options().fsync().start().expect("PostgreSQL starts"))
+fn shared() -> &'static PostgresServer {
+    static SHARED: OnceLock<PostgresServer> = OnceLock::new();
+    SHARED.get_or_init(|| PostgresServer::options().fsync().start().expect("PostgreSQL starts"))
 }
 
 /// A database of that cluster; each test has logs of its own in it.
@@ -88,7 +88,7 @@ fn key(term: Term, first: u64) -> BatchKey {
 }
 
 /// The row of one event in these tests.
-const BODY: Row<'static> = Row { count: 1, body: b"one event" };
+const BODY: LogRow<'static> = LogRow { count: 1, body: b"one event" };
 
 /// Appends one event as the batch of its number.
 fn append(log: &mut PostgresLog, term: Term, first: u64) -> Result<(), Error> {
@@ -110,7 +110,7 @@ fn until_known<T>(mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error>
     let since = std::time::Instant::now();
     loop {
         match ask() {
-            Err(error) if error.changed() == Changed::Maybe => {
+            Err(error) if error.changed() == LogChange::Maybe => {
                 assert!(since.elapsed() < PATIENCE, "still not known: {error}");
                 std::thread::yield_now();
             }

@@ -5,7 +5,7 @@ use std::thread;
 
 use base64::Engine as _;
 use onward_postgres::{Database, OpenError};
-use onward_testkit::{PgBouncer, Postgres};
+use onward_testkit::{PgBouncer, PostgresServer};
 
 use crate::{append, log_name, patient, psql, seize, shared, shared_url};
 
@@ -34,7 +34,7 @@ fn tables_of_a_newer_version_are_refused_with_what_is_needed() {
 
 #[test]
 fn a_database_that_does_not_sync_is_refused() {
-    let url = Postgres::shared().database().unwrap();
+    let url = PostgresServer::shared().database().unwrap();
     assert_eq!(Database::open(&url).unwrap_err(), OpenError::NotSynced);
 }
 
@@ -112,7 +112,7 @@ fn a_connection_is_encrypted_and_the_certificate_is_checked() {
         (path, made)
     });
     let key = pem("PRIVATE KEY", &ours.1.signing_key.serialize_der());
-    let server = Postgres::options().fsync().tls(pem("CERTIFICATE", ours.1.cert.der()), key).start().unwrap();
+    let server = PostgresServer::options().fsync().tls(pem("CERTIFICATE", ours.1.cert.der()), key).start().unwrap();
     let url = server.database().unwrap().replace("127.0.0.1", "localhost");
     let open =
         |authority: &Path| Database::open(&format!("{url}?sslmode=verify-full&sslrootcert={}", authority.display()));

@@ -7,14 +7,14 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 use onward_log::{Error, Log};
 use onward_postgres::{Database, DatabaseOptions, PostgresLog};
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 
 use crate::{PATIENCE, append, is_unknown, patient, read_all, seize, until_known};
 
 /// A primary, its standby, and a log with one batch that both have. Impatient ones are told soon that nothing is known.
 struct Pair {
-    primary: Postgres,
-    standby: Postgres,
+    primary: PostgresServer,
+    standby: PostgresServer,
     database: Database,
     log: PostgresLog,
     term: Term,
@@ -27,7 +27,7 @@ const IMPATIENT: Duration = Duration::from_millis(300);
 
 impl Pair {
     fn start() -> Self {
-        let primary = Postgres::options().fsync().start().unwrap();
+        let primary = PostgresServer::options().fsync().start().unwrap();
         let url = primary.database().unwrap();
         let standby = primary.start_synchronous_standby().unwrap();
         let database = patient(&url);
@@ -63,7 +63,7 @@ impl Pair {
 }
 
 /// Waits until a backend waits for the standby, and calls a function with its number.
-fn interrupt_wait(primary: &Postgres, by: &str) {
+fn interrupt_wait(primary: &PostgresServer, by: &str) {
     let since = Instant::now();
     let interrupt = format!("select {by}(pid) from pg_stat_activity where wait_event = 'SyncRep'");
     while primary.ask(&interrupt).unwrap() != "t" {

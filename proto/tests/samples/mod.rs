@@ -4,15 +4,15 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use onward_core::fence::{AttemptFence, Term};
-use onward_core::grant::{Denial, Malformed};
+use onward_core::grant::{Denial, MalformedRequest};
 use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, WorkerId};
-use onward_core::job::draft::{Invalid, Problem};
+use onward_core::job::draft::{DraftProblem, Invalid};
 use onward_core::job::{
     Draft, JobState, LimitDraft, OnStuck, Outline, Retry, TimeoutPolicy, WorkflowDraft, WorkflowSpec,
 };
 use onward_core::message::{
-    Assignment, Beat, BeatAccepted, BeatAnswer, CancelWhy, ExtensionAnswer, ExtensionRequest, FromWorker, Hello,
-    Report, SettleAnswer, Settlement, Subscription, ToWorker,
+    Assignment, Beat, BeatAccepted, BeatAnswer, CancelWhy, EndReport, ExtensionAnswer, ExtensionRequest, FromWorker,
+    Hello, SettleAnswer, Settlement, Subscription, ToWorker,
 };
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::Refusal;
@@ -79,16 +79,16 @@ pub fn worker_parts() -> impl Strategy<Value = Vec<FromWorker>> {
         },
     );
     let report = prop_oneof![
-        payload().prop_map(|result| Report::Succeed { result }),
-        (shared(), any::<bool>(), of(span())).prop_map(|(error, retryable, delay)| Report::Fail {
+        payload().prop_map(|result| EndReport::Succeed { result }),
+        (shared(), any::<bool>(), of(span())).prop_map(|(error, retryable, delay)| EndReport::Fail {
             error,
             retryable,
             delay
         }),
-        of(span()).prop_map(|delay| Report::Release { delay }),
+        of(span()).prop_map(|delay| EndReport::Release { delay }),
     ];
     let settlement = (claim(), report, of(bytes())).prop_map(|(claim, report, checkpoint)| match report {
-        Report::Succeed { .. } => Settlement::new(claim, report),
+        EndReport::Succeed { .. } => Settlement::new(claim, report),
         report => Settlement { claim, report, checkpoint },
     });
     let probe = any::<u32>().prop_map(|probe| FromWorker::ProbeAnswer { probe });
@@ -116,7 +116,7 @@ pub fn worker_parts() -> impl Strategy<Value = Vec<FromWorker>> {
 
 fn refusal() -> impl Strategy<Value = Refusal> {
     prop_oneof![
-        Just(Refusal::Invalid(Invalid { field: "kind", problem: Problem::NotAName })),
+        Just(Refusal::Invalid(Invalid { field: "kind", problem: DraftProblem::NotAName })),
         Just(Refusal::StaleAttempt),
         Just(Refusal::NoLeader),
         Just(Refusal::NotTerminal(JobState::Running)),
@@ -125,7 +125,7 @@ fn refusal() -> impl Strategy<Value = Refusal> {
 }
 
 fn denial() -> impl Strategy<Value = Denial> {
-    prop_oneof![Just(Denial::NoProgress), Just(Denial::Malformed(Malformed::UnknownReason))]
+    prop_oneof![Just(Denial::NoProgress), Just(Denial::Malformed(MalformedRequest::UnknownReason))]
 }
 
 fn maybe<T: core::fmt::Debug, E: core::fmt::Debug>(

@@ -11,6 +11,7 @@ mod machine_paths;
 mod names;
 mod purity;
 mod source;
+mod type_names;
 
 use std::fmt;
 use std::path::Path;
@@ -49,6 +50,7 @@ const CHECKS: &[(&str, &str, Check)] = &[
     ("length", "no file is longer than a reader can hold", length::check),
     ("machine paths", "no tracked file names a folder of somebody's machine", machine_paths::check),
     ("names", "public names use the words of the glossary", names::check),
+    ("type names", "the name of a type is a noun, and has one meaning in all crates", type_names::check),
     ("leftovers", "nothing unfinished, no ignored test, no test that sleeps", leftovers::check),
     ("links", "every relative link in a Markdown file leads somewhere", links::check),
 ];

@@ -15,9 +15,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
-use super::program::Node;
+use super::program::NodeProcess;
 use super::{KIND, about, number_of, payload, program};
-use crate::contest::{About, BATCH, Contender, Failed, Running};
+use crate::contest::{BATCH, Contender, ContestError, PeerInfo, Running};
 
 /// Beats in a frame, and frames that wait for their answers.
 const BEATS: usize = 1_000;
@@ -30,7 +30,7 @@ pub struct Grpc;
 
 #[derive(Debug)]
 pub struct OverGrpc {
-    pub node: Node,
+    pub node: NodeProcess,
     submissions: Submissions,
     submitted: u64,
     settled: u64,
@@ -38,9 +38,9 @@ pub struct OverGrpc {
 }
 
 impl Contender for Grpc {
-    type Running = OverGrpc;
+    type StartedPeer = OverGrpc;
 
-    fn about(&self) -> About {
+    fn about(&self) -> PeerInfo {
         about("Onward, gRPC")
     }
 
@@ -48,23 +48,23 @@ impl Contender for Grpc {
         program::program().err().map(|error| error.to_string())
     }
 
-    async fn start(&self, folder: &Path) -> Result<OverGrpc, Failed> {
-        OverGrpc::on(Node::start(folder)?).await
+    async fn start(&self, folder: &Path) -> Result<OverGrpc, ContestError> {
+        OverGrpc::on(NodeProcess::start(folder)?).await
     }
 }
 
 impl OverGrpc {
-    pub async fn on(node: Node) -> Result<Self, Failed> {
+    pub async fn on(node: NodeProcess) -> Result<Self, ContestError> {
         let submissions = Submissions::open(&node).await?;
         Ok(Self { node, submissions, submitted: 0, settled: 0, sessions: 0 })
     }
 
-    async fn submit(&mut self, batch: usize) -> Result<(), Failed> {
+    async fn submit(&mut self, batch: usize) -> Result<(), ContestError> {
         let jobs = (0..batch as u64).map(|one| draft(self.submitted + one)).collect();
         self.submit_drafts(jobs).await
     }
 
-    pub async fn submit_drafts(&mut self, jobs: Vec<Draft>) -> Result<(), Failed> {
+    pub async fn submit_drafts(&mut self, jobs: Vec<Draft>) -> Result<(), ContestError> {
         let count = jobs.len() as u64;
         self.submissions.send(jobs).await?;
         self.submissions.accepted(count).await?;
@@ -72,7 +72,7 @@ impl OverGrpc {
         Ok(())
     }
 
-    pub async fn session(&mut self, slots: usize, kinds: Vec<String>) -> Result<Session, Failed> {
+    pub async fn session(&mut self, slots: usize, kinds: Vec<String>) -> Result<BenchSession, ContestError> {
         self.sessions += 1;
         let hello = Hello {
             worker: format!("bench-{}", self.sessions),
@@ -84,11 +84,11 @@ impl OverGrpc {
             fetches_inputs: false,
         };
         // A connection of its own, as a worker has.
-        Session::open(connect(&self.node).await?, hello).await
+        BenchSession::open(connect(&self.node).await?, hello).await
     }
 
     /// Settles jobs as they come, until so many have been.
-    async fn settle(&mut self, mut session: Session, jobs: u64) -> Result<Duration, Failed> {
+    async fn settle(&mut self, mut session: BenchSession, jobs: u64) -> Result<Duration, ContestError> {
         let begun = Instant::now();
         let settled = session.settle_some(&mut Vec::new(), jobs).await?;
         let taken = begun.elapsed();
@@ -99,7 +99,7 @@ impl OverGrpc {
 }
 
 impl Running for OverGrpc {
-    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, Failed> {
+    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let begun = Instant::now();
         let before = self.submitted;
         while begun.elapsed() < time {
@@ -108,7 +108,7 @@ impl Running for OverGrpc {
         Ok(self.submitted - before)
     }
 
-    async fn fill(&mut self, jobs: u64) -> Result<(), Failed> {
+    async fn fill(&mut self, jobs: u64) -> Result<(), ContestError> {
         let end = self.submitted + jobs;
         while self.submitted < end {
             self.submit((end - self.submitted).min(4 * BATCH as u64) as usize).await?;
@@ -116,12 +116,12 @@ impl Running for OverGrpc {
         Ok(())
     }
 
-    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
+    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, ContestError> {
         let session = self.session(in_flight, vec![KIND.into()]).await?;
         self.settle(session, jobs).await
     }
 
-    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, Failed> {
+    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, ContestError> {
         let mut session = self.session(64, vec![KIND.into()]).await?;
         let first = self.submitted;
         let begun = Tick::now() + every;
@@ -135,13 +135,13 @@ impl Running for OverGrpc {
                 // Its answer is not waited for: a slow one must not put off the next submission.
                 out.send(SubmitRequest { jobs: vec![draft(number)] }).await?;
             }
-            Ok::<_, Failed>(sent)
+            Ok::<_, ContestError>(sent)
         });
         let answered = tokio::spawn(async move {
             for _ in 0..jobs {
                 accepted_by(&mut answers, 1).await?;
             }
-            Ok::<_, Failed>(())
+            Ok::<_, ContestError>(())
         });
         let mut settled = 0;
         while settled < jobs {
@@ -167,7 +167,7 @@ impl Running for OverGrpc {
         waits.collect()
     }
 
-    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, Failed> {
+    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, ContestError> {
         let mut session = self.session(leases as usize, vec![KIND.into()]).await?;
         let mut held: Vec<Claim> = Vec::new();
         while (held.len() as u64) < leases {
@@ -213,14 +213,14 @@ impl Running for OverGrpc {
         Ok(Some((answered as f64 * time.as_secs_f64() / taken.as_secs_f64()) as u64))
     }
 
-    async fn clear(&mut self) -> Result<(), Failed> {
+    async fn clear(&mut self) -> Result<(), ContestError> {
         match self.submitted - self.settled {
             0 => Ok(()),
             left => self.drain(left, 1_024).await.map(drop),
         }
     }
 
-    async fn rest(&mut self) -> Result<(), Failed> {
+    async fn rest(&mut self) -> Result<(), ContestError> {
         self.node.rest().await
     }
 }
@@ -233,22 +233,22 @@ struct Submissions {
 }
 
 impl Submissions {
-    async fn open(node: &Node) -> Result<Self, Failed> {
+    async fn open(node: &NodeProcess) -> Result<Self, ContestError> {
         let (out, requests) = channel(8);
         let mut client = JobServiceClient::new(connect(node).await?);
         Ok(Self { out, answers: client.submit_stream(ReceiverStream::new(requests)).await?.into_inner() })
     }
 
-    async fn send(&self, jobs: Vec<Draft>) -> Result<(), Failed> {
+    async fn send(&self, jobs: Vec<Draft>) -> Result<(), ContestError> {
         Ok(self.out.send(SubmitRequest { jobs }).await?)
     }
 
-    async fn accepted(&mut self, count: u64) -> Result<(), Failed> {
+    async fn accepted(&mut self, count: u64) -> Result<(), ContestError> {
         accepted_by(&mut self.answers, count).await
     }
 }
 
-async fn accepted_by(answers: &mut Streaming<SubmitAnswer>, count: u64) -> Result<(), Failed> {
+async fn accepted_by(answers: &mut Streaming<SubmitAnswer>, count: u64) -> Result<(), ContestError> {
     let answer = answers.message().await?.ok_or("the node ended the stream")?;
     match (answer.refused, answer.jobs.len() as u64) {
         (None, accepted) if accepted == count => Ok(()),
@@ -258,25 +258,25 @@ async fn accepted_by(answers: &mut Streaming<SubmitAnswer>, count: u64) -> Resul
 
 /// The session of one worker.
 #[derive(Debug)]
-pub struct Session {
+pub struct BenchSession {
     out: Sender<WorkerFrame>,
     frames: Streaming<ManagerFrame>,
 }
 
-impl Session {
-    async fn open(channel: Channel, hello: Hello) -> Result<Self, Failed> {
+impl BenchSession {
+    async fn open(channel: Channel, hello: Hello) -> Result<Self, ContestError> {
         let (out, frames) = channel_of_frames();
         out.send(WorkerFrame { hello: Some(hello), ..WorkerFrame::default() }).await?;
         let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(MAX_FRAME);
         Ok(Self { out, frames: client.session(frames).await?.into_inner() })
     }
 
-    pub async fn hear(&mut self) -> Result<ManagerFrame, Failed> {
+    pub async fn hear(&mut self) -> Result<ManagerFrame, ContestError> {
         Ok(self.frames.message().await?.ok_or("the node ended the session")?)
     }
 
     /// Settles what is in hand and what comes, until so many have been or a few more. What is in hand then is left.
-    pub async fn settle_some(&mut self, in_hand: &mut Vec<Assignment>, jobs: u64) -> Result<u64, Failed> {
+    pub async fn settle_some(&mut self, in_hand: &mut Vec<Assignment>, jobs: u64) -> Result<u64, ContestError> {
         let mut settled = 0;
         loop {
             let settlements = in_hand.drain(..).map(success).collect::<Result<Vec<_>, _>>()?;
@@ -291,7 +291,7 @@ impl Session {
         }
     }
 
-    async fn say(&self, frame: WorkerFrame) -> Result<(), Failed> {
+    async fn say(&self, frame: WorkerFrame) -> Result<(), ContestError> {
         let says_something =
             !(frame.settlements.is_empty() && frame.beats.is_empty() && frame.probe_answers.is_empty());
         if says_something {
@@ -301,14 +301,14 @@ impl Session {
     }
 
     /// Returns when the node has seen it: what is submitted from now on does not come to this session.
-    pub async fn close(self) -> Result<(), Failed> {
+    pub async fn close(self) -> Result<(), ContestError> {
         let Self { out, mut frames } = self;
         drop(out);
         while frames.message().await?.is_some() {}
         Ok(())
     }
 
-    pub async fn answer(&self, probe_answers: Vec<u32>) -> Result<(), Failed> {
+    pub async fn answer(&self, probe_answers: Vec<u32>) -> Result<(), ContestError> {
         self.say(WorkerFrame { probe_answers, ..WorkerFrame::default() }).await
     }
 }
@@ -318,7 +318,7 @@ fn channel_of_frames() -> (Sender<WorkerFrame>, ReceiverStream<WorkerFrame>) {
     (out, ReceiverStream::new(frames))
 }
 
-async fn connect(node: &Node) -> Result<Channel, Failed> {
+async fn connect(node: &NodeProcess) -> Result<Channel, ContestError> {
     let endpoint = Endpoint::from_shared(node.url.clone())?.tcp_nodelay(true);
     Ok(endpoint.initial_stream_window_size(8 << 20).initial_connection_window_size(8 << 20).connect().await?)
 }
@@ -333,11 +333,11 @@ fn succeeded(claim: Claim) -> Settlement {
     Settlement { claim: Some(claim), report: Some(settlement::Report::Succeed(Succeed::default())) }
 }
 
-fn success(assignment: Assignment) -> Result<Settlement, Failed> {
+fn success(assignment: Assignment) -> Result<Settlement, ContestError> {
     Ok(succeeded(assignment.claim.ok_or("an assignment without a claim")?))
 }
 
-fn accepted(frame: &ManagerFrame) -> Result<u64, Failed> {
+fn accepted(frame: &ManagerFrame) -> Result<u64, ContestError> {
     match frame.settle_answers.iter().find_map(|answer| answer.refused.as_ref()) {
         Some(refused) => Err(format!("an outcome was refused: {}", refused.text).into()),
         None => Ok(frame.settle_answers.len() as u64),

@@ -13,9 +13,9 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant as Tick, sleep_until};
 
-use super::program::Node;
+use super::program::NodeProcess;
 use super::{KIND, about, number_of, payload, program};
-use crate::contest::{About, BATCH, Contender, Failed, Running};
+use crate::contest::{BATCH, Contender, ContestError, PeerInfo, Running};
 
 /// The most jobs that one call takes or settles.
 const AT_ONCE: usize = 256;
@@ -28,7 +28,7 @@ pub struct Http;
 
 #[derive(Debug)]
 pub struct OverHttp {
-    node: Node,
+    node: NodeProcess,
     connection: Connection,
     submitted: u64,
     settled: u64,
@@ -36,9 +36,9 @@ pub struct OverHttp {
 }
 
 impl Contender for Http {
-    type Running = OverHttp;
+    type StartedPeer = OverHttp;
 
-    fn about(&self) -> About {
+    fn about(&self) -> PeerInfo {
         about("Onward, HTTP")
     }
 
@@ -46,15 +46,15 @@ impl Contender for Http {
         program::program().err().map(|error| error.to_string())
     }
 
-    async fn start(&self, folder: &Path) -> Result<OverHttp, Failed> {
-        let node = Node::start(folder)?;
+    async fn start(&self, folder: &Path) -> Result<OverHttp, ContestError> {
+        let node = NodeProcess::start(folder)?;
         let connection = Connection::open(&node).await?;
         Ok(OverHttp { node, connection, submitted: 0, settled: 0, workers: 0 })
     }
 }
 
 impl OverHttp {
-    async fn submit(&mut self, batch: usize) -> Result<(), Failed> {
+    async fn submit(&mut self, batch: usize) -> Result<(), ContestError> {
         let first = self.submitted;
         if batch == 1 {
             self.connection.post("/v1/jobs", job(first)).await?;
@@ -66,7 +66,7 @@ impl OverHttp {
         Ok(())
     }
 
-    async fn worker(&mut self) -> Result<Worker, Failed> {
+    async fn worker(&mut self) -> Result<Worker, ContestError> {
         self.workers += 1;
         let connection = Connection::open(&self.node).await?;
         Ok(Worker { connection, id: format!("bench-{}", self.workers), held: Vec::new() })
@@ -74,7 +74,7 @@ impl OverHttp {
 }
 
 impl Running for OverHttp {
-    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, Failed> {
+    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let begun = Instant::now();
         let before = self.submitted;
         while begun.elapsed() < time {
@@ -83,7 +83,7 @@ impl Running for OverHttp {
         Ok(self.submitted - before)
     }
 
-    async fn fill(&mut self, jobs: u64) -> Result<(), Failed> {
+    async fn fill(&mut self, jobs: u64) -> Result<(), ContestError> {
         let end = self.submitted + jobs;
         while self.submitted < end {
             self.submit((end - self.submitted).min(4 * BATCH as u64) as usize).await?;
@@ -92,7 +92,7 @@ impl Running for OverHttp {
     }
 
     /// Two connections and more, so that one call is on its way while another is answered.
-    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
+    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, ContestError> {
         let workers = in_flight.div_ceil(AT_ONCE).max(2).min(in_flight) as u64;
         let at_once = (in_flight as u64 / workers).max(1);
         let begun = Instant::now();
@@ -105,7 +105,7 @@ impl Running for OverHttp {
                     worker.poll(left.min(at_once)).await?;
                     left -= worker.settle().await?;
                 }
-                Ok::<_, Failed>(())
+                Ok::<_, ContestError>(())
             });
         }
         while let Some(done) = working.join_next().await {
@@ -115,7 +115,7 @@ impl Running for OverHttp {
         Ok(begun.elapsed())
     }
 
-    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, Failed> {
+    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, ContestError> {
         let first = self.submitted;
         let mut taken = vec![None; jobs as usize];
         let mut worker = self.worker().await?;
@@ -128,7 +128,7 @@ impl Running for OverHttp {
                 sent.push(Instant::now());
                 connection.post("/v1/jobs", job(number)).await?;
             }
-            Ok::<_, Failed>(sent)
+            Ok::<_, ContestError>(sent)
         });
         let mut settled = 0;
         while settled < jobs {
@@ -145,7 +145,7 @@ impl Running for OverHttp {
         waits.map(|(taken, sent)| Ok(taken.ok_or("a job did not come")?.duration_since(sent))).collect()
     }
 
-    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, Failed> {
+    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, ContestError> {
         let mut worker = self.worker().await?;
         while (worker.held.len() as u64) < leases {
             worker.poll(POLL.min(leases - worker.held.len() as u64)).await?;
@@ -169,14 +169,14 @@ impl Running for OverHttp {
         Ok(Some((rate * time.as_secs_f64()) as u64))
     }
 
-    async fn clear(&mut self) -> Result<(), Failed> {
+    async fn clear(&mut self) -> Result<(), ContestError> {
         match self.submitted - self.settled {
             0 => Ok(()),
             left => self.drain(left, 1_024).await.map(drop),
         }
     }
 
-    async fn rest(&mut self) -> Result<(), Failed> {
+    async fn rest(&mut self) -> Result<(), ContestError> {
         self.node.rest().await
     }
 }
@@ -190,7 +190,7 @@ struct Worker {
 
 impl Worker {
     /// Up to so many more; gives their payloads.
-    async fn poll(&mut self, max: u64) -> Result<Vec<String>, Failed> {
+    async fn poll(&mut self, max: u64) -> Result<Vec<String>, ContestError> {
         let body = format!(
             r#"{{"worker_id":"{}","incarnation":"1","kinds":["{KIND}"],"max":{max},"wait_s":20,"lease_s":600}}"#,
             self.id
@@ -198,13 +198,13 @@ impl Worker {
         let answer = self.connection.post("/v1/leases", body).await?;
         let leases = answer["leases"].as_array().ok_or("no leases in the answer")?;
         let text = |lease: &Value, name: &str| Ok(lease[name].as_str().ok_or("a lease lacks a field")?.to_owned());
-        let receipts = leases.iter().map(|lease| text(lease, "receipt")).collect::<Result<Vec<_>, Failed>>()?;
+        let receipts = leases.iter().map(|lease| text(lease, "receipt")).collect::<Result<Vec<_>, ContestError>>()?;
         self.held.extend(receipts);
         leases.iter().map(|lease| text(lease, "payload")).collect()
     }
 
     /// Reports success for everything that is held; gives how many that were.
-    async fn settle(&mut self) -> Result<u64, Failed> {
+    async fn settle(&mut self) -> Result<u64, ContestError> {
         let held = std::mem::take(&mut self.held);
         for some in held.chunks(BEATS) {
             let one = |receipt: &String| format!(r#"{{"receipt":"{receipt}","succeed":{{}}}}"#);
@@ -218,7 +218,7 @@ impl Worker {
 }
 
 /// The number of answers; every one must have this field and no error.
-fn every_one(answer: &Value, list: &str, field: &str) -> Result<u64, Failed> {
+fn every_one(answer: &Value, list: &str, field: &str) -> Result<u64, ContestError> {
     let answers = answer[list].as_array().ok_or_else(|| format!("no `{list}` in the answer: {answer}"))?;
     match answers.iter().find(|answer| !answer["error"].is_null() || answer[field].is_null()) {
         Some(refused) => Err(format!("refused: {refused}").into()),
@@ -237,7 +237,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn open(node: &Node) -> Result<Self, Failed> {
+    async fn open(node: &NodeProcess) -> Result<Self, ContestError> {
         let stream = TcpStream::connect(node.address()).await?;
         stream.set_nodelay(true)?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
@@ -245,7 +245,7 @@ impl Connection {
         Ok(Self { host: node.address().to_owned(), sender })
     }
 
-    async fn post(&mut self, path: &str, body: String) -> Result<Value, Failed> {
+    async fn post(&mut self, path: &str, body: String) -> Result<Value, ContestError> {
         let request = Request::post(path)
             .header(header::HOST, &self.host)
             .header(header::CONTENT_TYPE, "application/json")

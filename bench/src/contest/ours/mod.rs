@@ -5,13 +5,13 @@ pub mod http;
 pub mod mixed;
 pub mod program;
 
-use super::{About, PAYLOAD};
+use super::{PAYLOAD, PeerInfo};
 
 const DURABLE: &str = "fsync before each answer, shared by what waits";
 const KIND: &str = "work";
 
-const fn about(name: &'static str) -> About {
-    About { name, durable: DURABLE, before_answer: true }
+const fn about(name: &'static str) -> PeerInfo {
+    PeerInfo { name, durable: DURABLE, before_answer: true }
 }
 
 /// A payload that says which job it is of: its number in front, so that a consumer knows what it got.

@@ -4,22 +4,22 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::contest::Failed;
+use crate::contest::ContestError;
 
 /// A node in a process of its own, which ends with this.
 #[derive(Debug)]
-pub struct Node {
+pub struct NodeProcess {
     process: Child,
     pub url: String,
 }
 
-impl Node {
-    pub fn start(folder: &Path) -> Result<Self, Failed> {
+impl NodeProcess {
+    pub fn start(folder: &Path) -> Result<Self, ContestError> {
         Self::start_on(folder, "embedded")
     }
 
     /// Starts a node with its data where this setting says.
-    pub fn start_on(folder: &Path, storage: &str) -> Result<Self, Failed> {
+    pub fn start_on(folder: &Path, storage: &str) -> Result<Self, ContestError> {
         let mut command = Command::new(program()?);
         command.args(["--json", "up", "--slots", "0", "--listen", "127.0.0.1:0", "--data"]).arg(folder);
         command.args(["--storage", storage]);
@@ -43,7 +43,7 @@ impl Node {
     }
 
     /// Ends it as an operator does, and waits for it. Dropping it instead is a kill.
-    pub fn stop(mut self) -> Result<(), Failed> {
+    pub fn stop(mut self) -> Result<(), ContestError> {
         let pid = i32::try_from(self.process.id())?;
         let pid = rustix::process::Pid::from_raw(pid).ok_or("no process")?;
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
@@ -56,7 +56,7 @@ impl Node {
     }
 
     /// Waits until every job that has ended is in the archive.
-    pub async fn rest(&self) -> Result<(), Failed> {
+    pub async fn rest(&self) -> Result<(), ContestError> {
         let client = onward::Client::connect(&self.url)?;
         loop {
             let status: serde_json::Value = client.get("/status").await?;
@@ -73,7 +73,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -81,7 +81,7 @@ impl Drop for Node {
 }
 
 /// The program beside this one, made anew where cargo runs us.
-pub fn program() -> Result<PathBuf, Failed> {
+pub fn program() -> Result<PathBuf, ContestError> {
     static BUILT: std::sync::OnceLock<Result<PathBuf, String>> = std::sync::OnceLock::new();
     let built = || {
         if let Some(program) = std::env::var_os("ONWARD_PROGRAM") {

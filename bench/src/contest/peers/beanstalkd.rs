@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::super::{About, BATCH, Contender, Failed, Running};
-use super::server::{self, Server};
+use super::super::{BATCH, Contender, ContestError, PeerInfo, Running};
+use super::server::{self, PeerServer};
 use super::{age, batches, paced, payload};
 
 const PROGRAM: &str = "beanstalkd";
@@ -39,12 +39,12 @@ impl Beanstalkd {
 }
 
 impl Contender for Beanstalkd {
-    type Running = Started;
+    type StartedPeer = Instance;
 
-    fn about(&self) -> About {
+    fn about(&self) -> PeerInfo {
         match self.synced {
-            true => About { name: "beanstalkd -f0", durable: "fsync before each answer", before_answer: true },
-            false => About { name: "beanstalkd -b", durable: "fsync every 50 ms", before_answer: false },
+            true => PeerInfo { name: "beanstalkd -f0", durable: "fsync before each answer", before_answer: true },
+            false => PeerInfo { name: "beanstalkd -b", durable: "fsync every 50 ms", before_answer: false },
         }
     }
 
@@ -52,7 +52,7 @@ impl Contender for Beanstalkd {
         server::missing(&[PROGRAM])
     }
 
-    async fn start(&self, folder: &Path) -> Result<Started, Failed> {
+    async fn start(&self, folder: &Path) -> Result<Instance, ContestError> {
         let port = server::free_port()?;
         let binlog = folder.join("binlog");
         std::fs::create_dir(&binlog)?;
@@ -61,24 +61,24 @@ impl Contender for Beanstalkd {
         if self.synced {
             command.arg("-f0");
         }
-        let mut server = Server::start(command, folder)?;
+        let mut server = PeerServer::start(command, folder)?;
         server.accepts(port).await?;
         let connection = Connection::open(port).await?;
-        Ok(Started { connection, held: Vec::new(), port, _server: server })
+        Ok(Instance { connection, held: Vec::new(), port, _server: server })
     }
 }
 
 #[derive(Debug)]
-pub struct Started {
+pub struct Instance {
     connection: Connection,
     /// Jobs that `touch` took and nobody has finished.
     held: Vec<(Connection, Vec<u64>)>,
     port: u16,
-    _server: Server,
+    _server: PeerServer,
 }
 
-impl Started {
-    async fn add(&mut self, jobs: usize, body: &[u8]) -> Result<(), Failed> {
+impl Instance {
+    async fn add(&mut self, jobs: usize, body: &[u8]) -> Result<(), ContestError> {
         for _ in 0..jobs {
             self.connection.put(body);
         }
@@ -89,8 +89,8 @@ impl Started {
     }
 }
 
-impl Running for Started {
-    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, Failed> {
+impl Running for Instance {
+    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let started = Instant::now();
         let mut added = 0;
         while started.elapsed() < time {
@@ -100,14 +100,14 @@ impl Running for Started {
         Ok(added)
     }
 
-    async fn fill(&mut self, jobs: u64) -> Result<(), Failed> {
+    async fn fill(&mut self, jobs: u64) -> Result<(), ContestError> {
         for batch in batches(jobs) {
             self.add(batch, &payload()).await?;
         }
         Ok(())
     }
 
-    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
+    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, ContestError> {
         let started = Instant::now();
         let mut asked = jobs.min(in_flight as u64);
         let mut done = 0;
@@ -128,7 +128,7 @@ impl Running for Started {
         Ok(started.elapsed())
     }
 
-    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, Failed> {
+    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, ContestError> {
         let origin = Instant::now();
         let mut waiting = Connection::open(self.port).await?;
         let consumer = tokio::spawn(async move {
@@ -140,13 +140,13 @@ impl Running for Started {
                 waiting.say("delete", id);
                 waiting.expect(&Answer::Deleted).await?;
             }
-            Ok::<_, Failed>(times)
+            Ok::<_, ContestError>(times)
         });
         paced(jobs, every, origin, async |body| self.add(1, &body).await).await?;
         consumer.await?
     }
 
-    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, Failed> {
+    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, ContestError> {
         // A touch looks through everything that its connection holds: so they are spread, as over workers.
         for batch in batches(leases) {
             let mut connection = Connection::open(self.port).await?;
@@ -168,7 +168,7 @@ impl Running for Started {
         Ok(Some(touched))
     }
 
-    async fn clear(&mut self) -> Result<(), Failed> {
+    async fn clear(&mut self) -> Result<(), ContestError> {
         for (mut connection, ids) in std::mem::take(&mut self.held) {
             connection.each("delete", &ids, &Answer::Deleted).await?;
         }
@@ -212,7 +212,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn open(port: u16) -> Result<Self, Failed> {
+    async fn open(port: u16) -> Result<Self, ContestError> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, words: Vec::new(), received: Vec::new(), read: 0 })
@@ -232,14 +232,14 @@ impl Connection {
         self.words.extend_from_slice(format!("{word} {id}\r\n").as_bytes());
     }
 
-    async fn reserved(&mut self) -> Result<(u64, Vec<u8>), Failed> {
+    async fn reserved(&mut self) -> Result<(u64, Vec<u8>), ContestError> {
         match self.answer().await? {
             Answer::Reserved { id, body } => Ok((id, body)),
             other => Err(format!("{PROGRAM} answered {other:?} to a reserve").into()),
         }
     }
 
-    async fn each(&mut self, word: &str, ids: &[u64], wanted: &Answer) -> Result<(), Failed> {
+    async fn each(&mut self, word: &str, ids: &[u64], wanted: &Answer) -> Result<(), ContestError> {
         ids.iter().for_each(|id| self.say(word, *id));
         for _ in ids {
             self.expect(wanted).await?;
@@ -247,7 +247,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn expect(&mut self, wanted: &Answer) -> Result<(), Failed> {
+    async fn expect(&mut self, wanted: &Answer) -> Result<(), ContestError> {
         let answer = self.answer().await?;
         if answer != *wanted {
             return Err(format!("{PROGRAM} answered {answer:?} instead of {wanted:?}").into());
@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// The next answer. Sends what was said only when it has to wait, so that commands leave together.
-    async fn answer(&mut self) -> Result<Answer, Failed> {
+    async fn answer(&mut self) -> Result<Answer, ContestError> {
         loop {
             if let Some(answer) = self.parsed()? {
                 return Ok(answer);
@@ -273,7 +273,7 @@ impl Connection {
         }
     }
 
-    fn parsed(&mut self) -> Result<Option<Answer>, Failed> {
+    fn parsed(&mut self) -> Result<Option<Answer>, ContestError> {
         let rest = &self.received[self.read..];
         let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
         let line = std::str::from_utf8(&rest[..end])?.trim_end();
@@ -285,7 +285,7 @@ impl Connection {
             Some("TOUCHED") => Answer::Touched,
             Some("TIMED_OUT") => Answer::TimedOut,
             Some("RESERVED") => {
-                let mut number = || words.next().ok_or("a short answer")?.parse::<u64>().map_err(Failed::from);
+                let mut number = || words.next().ok_or("a short answer")?.parse::<u64>().map_err(ContestError::from);
                 let (id, length) = (number()?, number()? as usize);
                 let Some(body) = rest.get(used..used + length + 2) else { return Ok(None) };
                 used += length + 2;

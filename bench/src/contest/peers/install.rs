@@ -6,8 +6,8 @@ use std::process::Command;
 
 use rustix::process::geteuid;
 
-use super::super::{Contender, Failed};
-use super::nats::{self, Nats};
+use super::super::{Contender, ContestError};
+use super::nats::{self, NatsPeer};
 use super::{bullmq, rabbitmq, server, text};
 
 /// Packages, with the contenders that each is for.
@@ -34,13 +34,13 @@ pub fn cache() -> PathBuf {
 }
 
 /// Installs every peer that is missing, and says what before it does.
-pub fn install() -> Result<(), Failed> {
+pub fn install() -> Result<(), ContestError> {
     let absent = |(_, programs): &&(&str, &[&str])| server::missing(programs).is_some();
     let packages: Vec<&str> = PACKAGES.iter().filter(absent).map(|(package, _)| *package).collect();
     if !packages.is_empty() {
         install_packages(&packages)?;
     }
-    if Nats::synced().missing().is_some() {
+    if NatsPeer::synced().missing().is_some() {
         install_newer_nats()?;
     }
     if bullmq::module_missing() {
@@ -58,7 +58,7 @@ pub fn install() -> Result<(), Failed> {
     Ok(())
 }
 
-fn install_packages(packages: &[&str]) -> Result<(), Failed> {
+fn install_packages(packages: &[&str]) -> Result<(), ContestError> {
     let names = packages.join(" ");
     if server::program("apt-get").is_none() {
         return Err(format!("there is no apt-get here; install by hand: {names}").into());
@@ -87,7 +87,7 @@ struct NoServices {
 }
 
 impl NoServices {
-    fn new() -> Result<Self, Failed> {
+    fn new() -> Result<Self, ContestError> {
         if Path::new(POLICY).exists() {
             return Ok(Self { is_ours: false });
         }
@@ -109,7 +109,7 @@ impl Drop for NoServices {
 
 /// Unpacks the package of a newer Debian beside this program. Nothing of the system changes, and apt checks the
 /// signature against Debian's keys.
-fn install_newer_nats() -> Result<(), Failed> {
+fn install_newer_nats() -> Result<(), ContestError> {
     let folder = cache();
     println!("unpacking nats-server of Debian {NEWER_DEBIAN} into {}", folder.display());
     let apt_folder = folder.join("apt");
@@ -119,7 +119,7 @@ fn install_newer_nats() -> Result<(), Failed> {
     let sources = apt_folder.join("sources.list");
     let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
     std::fs::write(&sources, format!("deb [signed-by={keys}] http://deb.debian.org/debian {NEWER_DEBIAN} main\n"))?;
-    let apart = |arguments: &[&str]| -> Result<Command, Failed> {
+    let apart = |arguments: &[&str]| -> Result<Command, ContestError> {
         let mut command = apt(arguments);
         command.current_dir(&apt_folder).arg("-o").arg("Dir::Etc::SourceParts=/dev/null");
         // It may not be able to enter the folder as the user that it otherwise downloads as.

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{BATCH, Failed, PAYLOAD};
+use super::{BATCH, ContestError, PAYLOAD};
 
 pub mod beanstalkd;
 pub mod bullmq;
@@ -27,7 +27,7 @@ fn stamped(origin: Instant) -> Vec<u8> {
 }
 
 /// The age of a job, by the instant in its body.
-fn age(origin: Instant, body: &[u8]) -> Result<Duration, Failed> {
+fn age(origin: Instant, body: &[u8]) -> Result<Duration, ContestError> {
     let now = origin.elapsed();
     let digits = body.get(..20).and_then(|digits| std::str::from_utf8(digits).ok());
     let nanos: u64 = digits.ok_or("a job came without its stamp")?.parse()?;
@@ -39,8 +39,8 @@ async fn paced(
     jobs: u64,
     every: Duration,
     origin: Instant,
-    mut one: impl AsyncFnMut(Vec<u8>) -> Result<(), Failed>,
-) -> Result<(), Failed> {
+    mut one: impl AsyncFnMut(Vec<u8>) -> Result<(), ContestError>,
+) -> Result<(), ContestError> {
     let mut ticks = tokio::time::interval(every);
     for _ in 0..jobs {
         ticks.tick().await;
@@ -55,7 +55,7 @@ fn batches(jobs: u64) -> impl Iterator<Item = usize> {
 }
 
 /// The path as text, for a configuration file or an argument.
-fn text(path: &Path) -> Result<&str, Failed> {
+fn text(path: &Path) -> Result<&str, ContestError> {
     path.to_str().ok_or_else(|| format!("{} is not valid UTF-8; choose another folder", path.display()).into())
 }
 

@@ -10,8 +10,8 @@ use async_nats::jetstream::{self, AckKind, Context};
 use async_nats::{Client, Message, Subject, Subscriber};
 use tokio_stream::StreamExt;
 
-use super::super::{About, BATCH, Contender, Failed, Running};
-use super::server::{self, Server};
+use super::super::{BATCH, Contender, ContestError, PeerInfo, Running};
+use super::server::{self, PeerServer};
 use super::{age, batches, paced, payload, text};
 
 pub const PROGRAM: &str = "nats-server";
@@ -30,11 +30,11 @@ const ACK_WAIT: Duration = Duration::from_secs(3_600);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Nats {
+pub struct NatsPeer {
     synced: bool,
 }
 
-impl Nats {
+impl NatsPeer {
     pub const fn synced() -> Self {
         Self { synced: true }
     }
@@ -44,13 +44,13 @@ impl Nats {
     }
 }
 
-impl Contender for Nats {
-    type Running = Started;
+impl Contender for NatsPeer {
+    type StartedPeer = Instance;
 
-    fn about(&self) -> About {
+    fn about(&self) -> PeerInfo {
         match self.synced {
-            true => About { name: "NATS sync always", durable: "fsync before each answer", before_answer: true },
-            false => About { name: "NATS JetStream", durable: "fsync every 2 minutes", before_answer: false },
+            true => PeerInfo { name: "NATS sync always", durable: "fsync before each answer", before_answer: true },
+            false => PeerInfo { name: "NATS JetStream", durable: "fsync every 2 minutes", before_answer: false },
         }
     }
 
@@ -64,7 +64,7 @@ impl Contender for Nats {
         (!can).then(|| format!("{PROGRAM} {major}.{minor} or newer"))
     }
 
-    async fn start(&self, folder: &Path) -> Result<Started, Failed> {
+    async fn start(&self, folder: &Path) -> Result<Instance, ContestError> {
         let port = server::free_port()?;
         let sync = if self.synced { "sync_interval: always" } else { "" };
         let files = folder.join("jetstream");
@@ -74,7 +74,7 @@ impl Contender for Nats {
         std::fs::write(&settings_file, settings)?;
         let mut command = Command::new(server::needed(PROGRAM)?);
         command.arg("-c").arg(settings_file);
-        let mut server = Server::start(command, folder)?;
+        let mut server = PeerServer::start(command, folder)?;
         server.accepts(port).await?;
         let client = async_nats::connect(format!("127.0.0.1:{port}")).await?;
         let context = jetstream::new(client.clone());
@@ -87,7 +87,7 @@ impl Contender for Nats {
             ..Default::default()
         };
         let stream = context.create_stream(settings).await?;
-        Ok(Started { client, context, stream, _server: server })
+        Ok(Instance { client, context, stream, _server: server })
     }
 }
 
@@ -100,15 +100,15 @@ fn version() -> Option<(u32, u32)> {
 }
 
 #[derive(Debug)]
-pub struct Started {
+pub struct Instance {
     client: Client,
     context: Context,
     stream: Stream,
-    _server: Server,
+    _server: PeerServer,
 }
 
-impl Started {
-    async fn add(&self, jobs: usize, body: Vec<u8>) -> Result<(), Failed> {
+impl Instance {
+    async fn add(&self, jobs: usize, body: Vec<u8>) -> Result<(), ContestError> {
         let body = bytes::Bytes::from(body);
         let mut answers = Vec::with_capacity(jobs);
         for _ in 0..jobs {
@@ -121,7 +121,7 @@ impl Started {
     }
 
     /// The server hands out no more than `in_flight` that are not acknowledged.
-    async fn consumer(&self, in_flight: usize) -> Result<pull::Stream, Failed> {
+    async fn consumer(&self, in_flight: usize) -> Result<pull::Stream, ContestError> {
         let settings = pull::Config {
             durable_name: Some(CONSUMER.into()),
             ack_policy: AckPolicy::Explicit,
@@ -134,22 +134,22 @@ impl Started {
         Ok(consumer.stream().max_messages_per_batch(in_flight.max(BATCH)).messages().await?)
     }
 
-    async fn forget_consumer(&self) -> Result<(), Failed> {
+    async fn forget_consumer(&self) -> Result<(), ContestError> {
         self.stream.delete_consumer(CONSUMER).await?;
         Ok(())
     }
 
     /// The subject of the server's answers to acknowledgements: one subscription for all, which costs less than one for
     /// each.
-    async fn inbox(&self) -> Result<(Subject, Subscriber), Failed> {
+    async fn inbox(&self) -> Result<(Subject, Subscriber), ContestError> {
         let inbox = Subject::from(self.client.new_inbox());
         let answers = self.client.subscribe(inbox.clone()).await?;
         Ok((inbox, answers))
     }
 }
 
-impl Running for Started {
-    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, Failed> {
+impl Running for Instance {
+    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let started = Instant::now();
         let mut added = 0;
         while started.elapsed() < time {
@@ -159,14 +159,14 @@ impl Running for Started {
         Ok(added)
     }
 
-    async fn fill(&mut self, jobs: u64) -> Result<(), Failed> {
+    async fn fill(&mut self, jobs: u64) -> Result<(), ContestError> {
         for batch in batches(jobs) {
             self.add(batch, payload()).await?;
         }
         Ok(())
     }
 
-    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
+    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, ContestError> {
         let (inbox, mut answers) = self.inbox().await?;
         let started = Instant::now();
         let mut messages = self.consumer(in_flight).await?;
@@ -190,7 +190,7 @@ impl Running for Started {
         Ok(took)
     }
 
-    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, Failed> {
+    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, ContestError> {
         let origin = Instant::now();
         let mut messages = self.consumer(BATCH).await?;
         let consumer = tokio::spawn(async move {
@@ -200,7 +200,7 @@ impl Running for Started {
                 times.push(age(origin, &message.payload)?);
                 message.double_ack().await?;
             }
-            Ok::<_, Failed>(times)
+            Ok::<_, ContestError>(times)
         });
         paced(jobs, every, origin, async |body| self.add(1, body).await).await?;
         let times = consumer.await??;
@@ -208,7 +208,7 @@ impl Running for Started {
         Ok(times)
     }
 
-    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, Failed> {
+    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, ContestError> {
         let (inbox, mut answers) = self.inbox().await?;
         let mut messages = self.consumer(usize::try_from(leases)?).await?;
         let mut held = Vec::new();
@@ -234,18 +234,18 @@ impl Running for Started {
         Ok(Some(touched))
     }
 
-    async fn clear(&mut self) -> Result<(), Failed> {
+    async fn clear(&mut self) -> Result<(), ContestError> {
         self.stream.purge().await?;
         Ok(())
     }
 }
 
 /// The subject of a job's acknowledgements.
-fn reply(message: &jetstream::Message) -> Result<Subject, Failed> {
+fn reply(message: &jetstream::Message) -> Result<Subject, ContestError> {
     message.reply.clone().ok_or_else(|| "a job came without a place for its acknowledgement".into())
 }
 
-fn answered(answer: Option<Message>) -> Result<(), Failed> {
+fn answered(answer: Option<Message>) -> Result<(), ContestError> {
     match answer.ok_or("the connection was closed")?.status {
         None => Ok(()),
         Some(status) => Err(format!("an acknowledgement was answered by {status}").into()),

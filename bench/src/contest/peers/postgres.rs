@@ -13,8 +13,8 @@ use rustix::process::{Signal, geteuid};
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 
-use super::super::{About, BATCH, Contender, Failed, Running};
-use super::server::{self, Server};
+use super::super::{BATCH, Contender, ContestError, PeerInfo, Running};
+use super::server::{self, PeerServer};
 use super::{age, batches, paced, payload};
 
 /// Jobs that one statement takes at most, and so one connection holds.
@@ -46,20 +46,20 @@ const FINISH: &str = "delete from jobs where id = any($1)";
 const EXTEND: &str = "update jobs set leased_until = now() + interval '1 hour' where id = any($1)";
 
 #[derive(Clone, Copy, Debug)]
-pub struct Postgres;
+pub struct PostgresPeer;
 
-impl Contender for Postgres {
-    type Running = Started;
+impl Contender for PostgresPeer {
+    type StartedPeer = Instance;
 
-    fn about(&self) -> About {
-        About { name: "PostgreSQL skip locked", durable: "fsync before each commit's answer", before_answer: true }
+    fn about(&self) -> PeerInfo {
+        PeerInfo { name: "PostgreSQL skip locked", durable: "fsync before each commit's answer", before_answer: true }
     }
 
     fn missing(&self) -> Option<String> {
         server::missing(&["initdb", "postgres"])
     }
 
-    async fn start(&self, folder: &Path) -> Result<Started, Failed> {
+    async fn start(&self, folder: &Path) -> Result<Instance, ContestError> {
         let user = user(folder)?;
         let data = folder.join("data");
         let mut initdb = as_user("initdb", folder, user)?;
@@ -69,17 +69,17 @@ impl Contender for Postgres {
         let mut command = as_user("postgres", folder, user)?;
         command.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-D"]).arg(&data).arg("-k").arg(folder);
         // Killed, it would leave its processes and its shared memory behind.
-        let mut server = Server::start(command, folder)?.end_by(Signal::QUIT);
+        let mut server = PeerServer::start(command, folder)?.end_by(Signal::QUIT);
         server.accepts(port).await?;
         let connection = Connection::ready(port).await?;
         connection.client.batch_execute(SCHEMA).await?;
         let session = Session::new(connection).await?;
-        Ok(Started { session, port, _server: server })
+        Ok(Instance { session, port, _server: server })
     }
 }
 
 /// PostgreSQL refuses to run as root: then as the user that its package made, who gets the folder.
-fn user(folder: &Path) -> Result<Option<(u32, u32)>, Failed> {
+fn user(folder: &Path) -> Result<Option<(u32, u32)>, ContestError> {
     if !geteuid().is_root() {
         return Ok(None);
     }
@@ -99,7 +99,7 @@ fn user(folder: &Path) -> Result<Option<(u32, u32)>, Failed> {
     Ok(Some(ids))
 }
 
-fn as_user(program: &str, folder: &Path, user: Option<(u32, u32)>) -> Result<Command, Failed> {
+fn as_user(program: &str, folder: &Path, user: Option<(u32, u32)>) -> Result<Command, ContestError> {
     let mut command = Command::new(server::needed(program)?);
     command.current_dir(folder);
     if let Some((user, group)) = user {
@@ -114,7 +114,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn open(port: u16) -> Result<Self, Failed> {
+    async fn open(port: u16) -> Result<Self, ContestError> {
         let address = format!("host=127.0.0.1 port={port} user=bench dbname=postgres");
         let (client, mut connection) = tokio_postgres::connect(&address, NoTls).await?;
         let (tell, told) = mpsc::unbounded_channel();
@@ -130,7 +130,7 @@ impl Connection {
     }
 
     /// Connects once the server answers, which is a moment after it accepts connections.
-    async fn ready(port: u16) -> Result<Self, Failed> {
+    async fn ready(port: u16) -> Result<Self, ContestError> {
         let started = Instant::now();
         loop {
             match Self::open(port).await {
@@ -151,7 +151,7 @@ struct Session {
 }
 
 impl Session {
-    async fn new(connection: Connection) -> Result<Self, Failed> {
+    async fn new(connection: Connection) -> Result<Self, ContestError> {
         let client = &connection.client;
         let add = client.prepare(ADD).await?;
         let take = client.prepare(TAKE_SOME).await?;
@@ -160,28 +160,28 @@ impl Session {
         Ok(Self { connection, add, take, finish, extend })
     }
 
-    async fn open(port: u16) -> Result<Self, Failed> {
+    async fn open(port: u16) -> Result<Self, ContestError> {
         Self::new(Connection::open(port).await?).await
     }
 
-    async fn add(&self, jobs: usize) -> Result<(), Failed> {
+    async fn add(&self, jobs: usize) -> Result<(), ContestError> {
         self.connection.client.execute(&self.add, &[&vec![payload(); jobs]]).await?;
         Ok(())
     }
 
-    async fn take(&self, at_most: usize) -> Result<Vec<(i64, Vec<u8>)>, Failed> {
+    async fn take(&self, at_most: usize) -> Result<Vec<(i64, Vec<u8>)>, ContestError> {
         let rows = self.connection.client.query(&self.take, &[&i64::try_from(at_most)?]).await?;
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    async fn finish(&self, jobs: &[(i64, Vec<u8>)]) -> Result<(), Failed> {
+    async fn finish(&self, jobs: &[(i64, Vec<u8>)]) -> Result<(), ContestError> {
         let ids: Vec<i64> = jobs.iter().map(|(id, _)| *id).collect();
         self.connection.client.execute(&self.finish, &[&ids]).await?;
         Ok(())
     }
 
     /// Takes and finishes until nothing is left to take.
-    async fn work(&self, left: &AtomicU64, at_once: usize) -> Result<(), Failed> {
+    async fn work(&self, left: &AtomicU64, at_once: usize) -> Result<(), ContestError> {
         let mut last = Instant::now();
         loop {
             let some = |left: u64| Some(left.saturating_sub(at_once as u64));
@@ -202,7 +202,7 @@ impl Session {
     }
 
     /// Takes jobs as they come, woken by a notification: how long each was on its way.
-    async fn wait(mut self, jobs: usize, origin: Instant) -> Result<Vec<Duration>, Failed> {
+    async fn wait(mut self, jobs: usize, origin: Instant) -> Result<Vec<Duration>, ContestError> {
         let mut times = Vec::new();
         while times.len() < jobs {
             let taken = self.take(TAKE).await?;
@@ -219,14 +219,14 @@ impl Session {
     }
 }
 
-pub struct Started {
+pub struct Instance {
     session: Session,
     port: u16,
-    _server: Server,
+    _server: PeerServer,
 }
 
-impl Running for Started {
-    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, Failed> {
+impl Running for Instance {
+    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let started = Instant::now();
         let mut added = 0;
         while started.elapsed() < time {
@@ -236,14 +236,14 @@ impl Running for Started {
         Ok(added)
     }
 
-    async fn fill(&mut self, jobs: u64) -> Result<(), Failed> {
+    async fn fill(&mut self, jobs: u64) -> Result<(), ContestError> {
         for batch in batches(jobs) {
             self.session.add(batch).await?;
         }
         Ok(())
     }
 
-    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
+    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, ContestError> {
         let mut sessions = Vec::new();
         for _ in 0..in_flight.div_ceil(TAKE) {
             sessions.push(Session::open(self.port).await?);
@@ -262,7 +262,7 @@ impl Running for Started {
         Ok(started.elapsed())
     }
 
-    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, Failed> {
+    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, ContestError> {
         let origin = Instant::now();
         let session = Session::open(self.port).await?;
         session.connection.client.batch_execute("listen jobs").await?;
@@ -274,7 +274,7 @@ impl Running for Started {
         consumer.await?
     }
 
-    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, Failed> {
+    async fn touch(&mut self, leases: u64, time: Duration) -> Result<Option<u64>, ContestError> {
         let held: Vec<i64> = self.session.take(usize::try_from(leases)?).await?.iter().map(|(id, _)| *id).collect();
         let started = Instant::now();
         let mut touched = 0;
@@ -286,7 +286,7 @@ impl Running for Started {
         Ok(Some(touched))
     }
 
-    async fn clear(&mut self) -> Result<(), Failed> {
+    async fn clear(&mut self) -> Result<(), ContestError> {
         self.session.connection.client.batch_execute("truncate jobs").await?;
         Ok(())
     }

@@ -12,8 +12,8 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
 use tokio_stream::StreamExt;
 
-use super::super::{About, Contender, Failed, Running};
-use super::server::{self, Server};
+use super::super::{Contender, ContestError, PeerInfo, Running};
+use super::server::{self, PeerServer};
 use super::{age, batches, paced, payload};
 
 /// Debian's script in the search path changes the user and the folders; this is what it runs.
@@ -34,26 +34,26 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct RabbitMq;
 
 impl Contender for RabbitMq {
-    type Running = Started;
+    type StartedPeer = Instance;
 
-    fn about(&self) -> About {
-        About { name: "RabbitMQ quorum queue", durable: "fsync before each confirm", before_answer: true }
+    fn about(&self) -> PeerInfo {
+        PeerInfo { name: "RabbitMQ quorum queue", durable: "fsync before each confirm", before_answer: true }
     }
 
     fn missing(&self) -> Option<String> {
         server::missing(&[PROGRAM, "epmd"])
     }
 
-    async fn start(&self, folder: &Path) -> Result<Started, Failed> {
+    async fn start(&self, folder: &Path) -> Result<Instance, ContestError> {
         // Erlang's registry of names: one of its own, so that it ends with the node and meets no other.
         let registry_port = server::free_port()?;
         let mut command = Command::new(server::needed("epmd")?);
         command.args(["-address", "127.0.0.1", "-port", &registry_port.to_string()]);
-        let mut registry = Server::start(command, folder)?;
+        let mut registry = PeerServer::start(command, folder)?;
         registry.accepts(registry_port).await?;
 
         let port = server::free_port()?;
-        let mut server = Server::start(node(folder, port, registry_port)?, folder)?;
+        let mut server = PeerServer::start(node(folder, port, registry_port)?, folder)?;
         server.accepts(port).await?;
 
         let address = format!("amqp://guest:guest@127.0.0.1:{port}/%2f");
@@ -64,12 +64,12 @@ impl Contender for RabbitMq {
         arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
         channel.queue_declare(QUEUE.into(), QueueDeclareOptions::durable(), arguments).await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
-        Ok(Started { channel, consumer, _publisher: publisher, _server: server, _registry: registry })
+        Ok(Instance { channel, consumer, _publisher: publisher, _server: server, _registry: registry })
     }
 }
 
 /// A node with everything of its own, that nobody reaches from outside.
-fn node(folder: &Path, port: u16, registry_port: u16) -> Result<Command, Failed> {
+fn node(folder: &Path, port: u16, registry_port: u16) -> Result<Command, ContestError> {
     let settings = folder.join("rabbitmq.conf");
     let environment = folder.join("rabbitmq-env.conf");
     let plugins = folder.join("plugins");
@@ -101,16 +101,16 @@ fn node(folder: &Path, port: u16, registry_port: u16) -> Result<Command, Failed>
 }
 
 #[derive(Debug)]
-pub struct Started {
+pub struct Instance {
     channel: Channel,
     consumer: Connection,
     _publisher: Connection,
-    _server: Server,
-    _registry: Server,
+    _server: PeerServer,
+    _registry: PeerServer,
 }
 
-impl Started {
-    async fn add(&self, jobs: usize, body: &[u8]) -> Result<(), Failed> {
+impl Instance {
+    async fn add(&self, jobs: usize, body: &[u8]) -> Result<(), ContestError> {
         let properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
         let mut confirms = Vec::with_capacity(jobs);
         for _ in 0..jobs {
@@ -127,7 +127,7 @@ impl Started {
         Ok(())
     }
 
-    async fn consume(&self, in_flight: usize) -> Result<(Channel, Consumer), Failed> {
+    async fn consume(&self, in_flight: usize) -> Result<(Channel, Consumer), ContestError> {
         let channel = self.consumer.create_channel().await?;
         channel.basic_qos(u16::try_from(in_flight)?, BasicQosOptions::default()).await?;
         let options = BasicConsumeOptions::default();
@@ -137,13 +137,13 @@ impl Started {
 }
 
 /// Ends a consumer. The queue answers that after every acknowledgement that was sent before: they are stored then.
-async fn cancel(channel: &Channel, tag: ShortString) -> Result<(), Failed> {
+async fn cancel(channel: &Channel, tag: ShortString) -> Result<(), ContestError> {
     channel.basic_cancel(tag, BasicCancelOptions::default()).await?;
     Ok(())
 }
 
-impl Running for Started {
-    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, Failed> {
+impl Running for Instance {
+    async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let body = payload();
         let started = Instant::now();
         let mut added = 0;
@@ -154,7 +154,7 @@ impl Running for Started {
         Ok(added)
     }
 
-    async fn fill(&mut self, jobs: u64) -> Result<(), Failed> {
+    async fn fill(&mut self, jobs: u64) -> Result<(), ContestError> {
         let body = payload();
         for batch in batches(jobs) {
             self.add(batch, &body).await?;
@@ -165,7 +165,7 @@ impl Running for Started {
     /// RabbitMQ does not answer acknowledgements, so what is finished is known only at the end; the prefetch limit
     /// bounds what is open. One acknowledgement speaks for several jobs: a channel sends its queue a few dozen commands
     /// and keeps the others back, and what it still has when it is closed is lost.
-    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, Failed> {
+    async fn drain(&mut self, jobs: u64, in_flight: usize) -> Result<Duration, ContestError> {
         let started = Instant::now();
         let (channel, mut consumer) = self.consume(in_flight).await?;
         let together = (in_flight as u64 / 4).clamp(1, ACK_AT_MOST);
@@ -182,7 +182,7 @@ impl Running for Started {
         Ok(took)
     }
 
-    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, Failed> {
+    async fn latency(&mut self, jobs: u64, every: Duration) -> Result<Vec<Duration>, ContestError> {
         let origin = Instant::now();
         let (channel, mut deliveries) = self.consume(64).await?;
         let tag = deliveries.tag();
@@ -193,7 +193,7 @@ impl Running for Started {
                 times.push(age(origin, &delivery.data)?);
                 delivery.ack(BasicAckOptions::default()).await?;
             }
-            Ok::<_, Failed>(times)
+            Ok::<_, ContestError>(times)
         });
         paced(jobs, every, origin, async |body| self.add(1, &body).await).await?;
         let times = consumer.await??;
@@ -203,11 +203,11 @@ impl Running for Started {
     }
 
     /// A delivery is held as long as its channel lives.
-    async fn touch(&mut self, _leases: u64, _time: Duration) -> Result<Option<u64>, Failed> {
+    async fn touch(&mut self, _leases: u64, _time: Duration) -> Result<Option<u64>, ContestError> {
         Ok(None)
     }
 
-    async fn clear(&mut self) -> Result<(), Failed> {
+    async fn clear(&mut self) -> Result<(), ContestError> {
         self.channel.queue_purge(QUEUE.into(), QueuePurgeOptions::default()).await?;
         Ok(())
     }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use thiserror::Error;
 use tokio::net::TcpStream;
 
-use super::super::Failed;
+use super::super::ContestError;
 use super::install;
 
 /// The time that a server has until it accepts connections.
@@ -24,7 +24,7 @@ const END: Duration = Duration::from_secs(10);
 const SHOWN_LINES: usize = 15;
 
 #[derive(Debug, Error)]
-pub enum ServerError {
+pub enum PeerServerError {
     #[error("cannot start {program}: {source}")]
     Start { program: String, source: io::Error },
     #[error("{program} {what}; the end of what it said:\n{said}")]
@@ -33,19 +33,19 @@ pub enum ServerError {
 
 /// A server process that ends when this is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct PeerServer {
     program: String,
     child: Child,
     output: PathBuf,
     end_by: Signal,
 }
 
-impl Server {
+impl PeerServer {
     /// Starts the command. What it says goes to a file in the folder, to be shown if it fails.
-    pub fn start(mut command: Command, folder: &Path) -> Result<Self, ServerError> {
+    pub fn start(mut command: Command, folder: &Path) -> Result<Self, PeerServerError> {
         let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
         let program = program.to_string_lossy().into_owned();
-        let failed = |source| ServerError::Start { program: program.clone(), source };
+        let failed = |source| PeerServerError::Start { program: program.clone(), source };
         let output = folder.join(format!("{program}.output"));
         let file = File::create(&output).map_err(failed)?;
         command.stdin(Stdio::null()).stdout(file.try_clone().map_err(failed)?).stderr(file);
@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// Waits until it accepts connections.
-    pub async fn accepts(&mut self, port: u16) -> Result<(), ServerError> {
+    pub async fn accepts(&mut self, port: u16) -> Result<(), PeerServerError> {
         let started = Instant::now();
         while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err() {
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -74,12 +74,12 @@ impl Server {
         Ok(())
     }
 
-    fn broken(&self, what: String) -> ServerError {
-        ServerError::Broken { program: self.program.clone(), what, said: end_of(&self.output) }
+    fn broken(&self, what: String) -> PeerServerError {
+        PeerServerError::Broken { program: self.program.clone(), what, said: end_of(&self.output) }
     }
 }
 
-impl Drop for Server {
+impl Drop for PeerServer {
     fn drop(&mut self) {
         let pid = Pid::from_child(&self.child);
         // It may have ended by itself: then there is nothing to end.
@@ -105,12 +105,12 @@ pub fn end_of(output: &Path) -> String {
 }
 
 /// A port on loopback that was free a moment ago.
-pub fn free_port() -> Result<u16, Failed> {
+pub fn free_port() -> Result<u16, ContestError> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// Runs a command that ends by itself.
-pub fn run(mut command: Command) -> Result<(), Failed> {
+pub fn run(mut command: Command) -> Result<(), ContestError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot start {program}: {error}"))?;
     if !output.status.success() {
@@ -141,7 +141,7 @@ fn postgres_folders() -> Vec<PathBuf> {
 }
 
 /// The path of that program, or a remedy for its absence.
-pub fn needed(name: &str) -> Result<PathBuf, Failed> {
+pub fn needed(name: &str) -> Result<PathBuf, ContestError> {
     program(name).ok_or_else(|| format!("`{name}` is not installed; `onward-bench --install` installs it").into())
 }
 

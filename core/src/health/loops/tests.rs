@@ -271,15 +271,15 @@ fn next_change_is_exact() {
 
 #[test]
 fn budgets() {
-    let window = Budget::Window { n: 3, within: Duration::from_secs(24) };
-    let ratio = Budget::Ratio { ratio: 0.5, min_sample: 4, within: Duration::from_secs(24) };
+    let window = FailureBudget::Window { n: 3, within: Duration::from_secs(24) };
+    let ratio = FailureBudget::Ratio { ratio: 0.5, min_sample: 4, within: Duration::from_secs(24) };
     const X: bool = false;
     const O: bool = true;
     // one iteration every 4 s, o is good -> is it inside its budget after the last
-    let table: [(Budget, &[bool], bool); 11] = [
-        (Budget::Consecutive(2), &[O, X], true),
-        (Budget::Consecutive(2), &[O, X, X], false),
-        (Budget::Consecutive(2), &[O, X, O, X, O, X], true),
+    let table: [(FailureBudget, &[bool], bool); 11] = [
+        (FailureBudget::Consecutive(2), &[O, X], true),
+        (FailureBudget::Consecutive(2), &[O, X, X], false),
+        (FailureBudget::Consecutive(2), &[O, X, O, X, O, X], true),
         (window, &[O, X, O, X], true),
         (window, &[O, X, O, X, O, X], false),
         (window, &[O, X, O, O, X, O, O, X], true),
@@ -301,7 +301,7 @@ fn budgets() {
 
 #[test]
 fn recovery_refills_the_whole_budget() {
-    let budget = Budget::Window { n: 2, within: Duration::from_secs(600) };
+    let budget = FailureBudget::Window { n: 2, within: Duration::from_secs(600) };
     let mut health = LoopHealth::started(LoopRule { budget, ..rule() }, s(0));
     for (at, iteration) in [(1, Idle), (2, FAILED), (3, FAILED), (4, Idle), (5, Idle), (6, FAILED)] {
         health.end(s(at), iteration);

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use crate::beat::{AttemptClock, Motion};
 use crate::health::progress::UnmovingAttempt;
-use crate::list::{Linked, Links};
+use crate::list::{Links, ListNode};
 use crate::state::{Attempt, AttemptKey, WorkflowKey};
 use crate::table::Table;
 use crate::time::Awake;
@@ -37,7 +37,7 @@ pub(crate) struct LiveAttempt {
     pub links: Links<Attempt>,
 }
 
-impl Linked<Attempt> for LiveAttempt {
+impl ListNode<Attempt> for LiveAttempt {
     #[inline]
     fn links(&self) -> &Links<Attempt> {
         &self.links

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use crate::beat::Motion;
 use crate::health::progress::worker as worker_progress;
-use crate::health::{Progress, ProgressRule, ProgressVerdict, UnmovingAttempt, WorkerSample};
+use crate::health::{ProgressRule, ProgressSignal, ProgressVerdict, UnmovingAttempt, WorkerSample};
 use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
 use crate::state::AttemptKey;
 use crate::time::Awake;
@@ -30,8 +30,8 @@ use workers::Workers;
 pub(super) use expiring::ExpiringWorkers;
 pub(super) use hold::{HoldCounts, HoldStanding, HoldState};
 pub(super) use live::LiveAttempt;
-pub(super) use workers::{Link, UnconfirmedAttempt};
-pub(crate) use workers::{Worker, WorkerKey};
+pub(crate) use workers::{FleetWorker, WorkerKey};
+pub(super) use workers::{UnconfirmedAttempt, WorkerTransport};
 
 /// Workers that have gone, with the incarnation that they were then, where that is known.
 pub(super) type DepartedWorkers = ExpiringWorkers<Option<Incarnation>>;
@@ -78,7 +78,7 @@ impl Fleet {
         self.workers.len() - self.away
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (WorkerKey, &Worker)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (WorkerKey, &FleetWorker)> {
         self.workers.iter()
     }
 
@@ -90,26 +90,26 @@ impl Fleet {
         self.workers.find_session(session)
     }
 
-    pub(super) fn get(&self, key: WorkerKey) -> Option<&Worker> {
+    pub(super) fn get(&self, key: WorkerKey) -> Option<&FleetWorker> {
         self.workers.get(key)
     }
 
     #[inline]
-    pub(super) fn worker(&self, key: WorkerKey) -> &Worker {
+    pub(super) fn worker(&self, key: WorkerKey) -> &FleetWorker {
         self.workers.at(key)
     }
 
     #[inline]
-    pub(super) fn worker_mut(&mut self, key: WorkerKey) -> &mut Worker {
+    pub(super) fn worker_mut(&mut self, key: WorkerKey) -> &mut FleetWorker {
         self.workers.at_mut(key)
     }
 
-    pub(super) fn insert(&mut self, worker: Worker) -> WorkerKey {
+    pub(super) fn insert(&mut self, worker: FleetWorker) -> WorkerKey {
         self.workers.insert(worker)
     }
 
     /// The worker speaks another way from now on. Its old session, if any, no longer finds it.
-    pub(super) fn relink(&mut self, key: WorkerKey, link: Link) {
+    pub(super) fn relink(&mut self, key: WorkerKey, link: WorkerTransport) {
         self.workers.relink(key, link);
     }
 
@@ -119,7 +119,7 @@ impl Fleet {
     }
 
     /// Takes out a worker that holds nothing. It counts nowhere any more.
-    pub(super) fn remove(&mut self, key: WorkerKey) -> Worker {
+    pub(super) fn remove(&mut self, key: WorkerKey) -> FleetWorker {
         self.recount(key, HoldStanding::No);
         self.set_away(key, false);
         let worker = self.workers.remove(key);
@@ -185,7 +185,7 @@ impl Fleet {
         // One that moved made up for others that do not, or fail.
         let made_up =
             live.motion == Motion::Moving && (work.unmoving.len() > 0 || work.tally.first_failure().is_some());
-        let never_came = held == 0 && matches!(known.link, Link::Expected);
+        let never_came = held == 0 && matches!(known.link, WorkerTransport::Expected);
         if live.motion == Motion::Unmoving || made_up || never_came {
             self.touch(worker);
         }
@@ -217,7 +217,7 @@ impl Fleet {
 
     /// A call about an attempt is a sign of life of a worker that has nothing but calls.
     pub(super) fn note_call(&mut self, worker: WorkerKey, now: Awake) {
-        if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
+        if let WorkerTransport::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
             liveness.called(now);
         }
     }
@@ -226,7 +226,7 @@ impl Fleet {
     /// those that it holds.
     pub(super) fn move_lease(&mut self, worker: WorkerKey, before: Awake, after: Option<Awake>, now: Awake) {
         let known = self.workers.at(worker);
-        let Link::Http { liveness, .. } = &known.link else { return };
+        let WorkerTransport::Http { liveness, .. } = &known.link else { return };
         let latest = liveness.holds_until();
         let end = match after {
             Some(after) if after >= latest => after,
@@ -237,7 +237,7 @@ impl Fleet {
             }
         };
         let mut leaving = false;
-        if let Link::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
+        if let WorkerTransport::Http { liveness, .. } = &mut self.workers.at_mut(worker).link {
             liveness.leases_end(end);
             leaving = liveness.has_left();
         }
@@ -252,7 +252,7 @@ impl Fleet {
         let work = known.work.as_mut().expect("it held the attempt");
         work.tally.succeeded(now);
         work.last_step = Some(now);
-        if !matches!(known.judged.signals.progress, Progress::Normal | Progress::Idle) {
+        if !matches!(known.judged.signals.progress, ProgressSignal::Normal | ProgressSignal::Idle) {
             self.touch(key);
         }
     }
@@ -285,8 +285,8 @@ impl Fleet {
 
     /// Progress as of now. Nothing is to be said of a worker that has not been heard of since the takeover: its leases
     /// wait for it.
-    pub(super) fn progress(&self, worker: &Worker, rule: &ProgressRule, now: Awake) -> ProgressVerdict {
-        let (Some(work), false) = (&worker.work, matches!(worker.link, Link::Expected)) else {
+    pub(super) fn progress(&self, worker: &FleetWorker, rule: &ProgressRule, now: Awake) -> ProgressVerdict {
+        let (Some(work), false) = (&worker.work, matches!(worker.link, WorkerTransport::Expected)) else {
             return worker_progress(rule, now, &WorkerSample::default());
         };
         let (succeeded, failed, failed_jobs) = work.tally.counts(now);
@@ -312,7 +312,12 @@ impl Fleet {
 
     /// The instants when the worker's progress may change though nothing happens, as far as that depends on its past
     /// work.
-    pub(super) fn next_progress_change(&self, worker: &Worker, rule: &ProgressRule, now: Awake) -> [Option<Awake>; 2] {
+    pub(super) fn next_progress_change(
+        &self,
+        worker: &FleetWorker,
+        rule: &ProgressRule,
+        now: Awake,
+    ) -> [Option<Awake>; 2] {
         match &worker.work {
             Some(work) => [self.progress(worker, rule, now).changes_at, work.tally.next_decay(now)],
             None => [None; 2],
@@ -320,7 +325,7 @@ impl Fleet {
     }
 
     /// Each of those that do not move, one by one: what [`workers::HeldWork::unmoving`] has in order.
-    fn unmoving<'a>(&'a self, worker: &'a Worker, now: Awake) -> impl Iterator<Item = UnmovingAttempt> + 'a {
+    fn unmoving<'a>(&'a self, worker: &'a FleetWorker, now: Awake) -> impl Iterator<Item = UnmovingAttempt> + 'a {
         let held = worker.attempts(&self.live).map(|key| &self.live[key]);
         held.filter(|live| live.motion == Motion::Unmoving)
             .map(LiveAttempt::unmoving)

@@ -41,26 +41,26 @@ fn live(worker: WorkerKey, now: Awake) -> LiveAttempt {
     }
 }
 
-fn fleet_of_one(link: Link) -> (Fleet, WorkerKey) {
+fn fleet_of_one(link: WorkerTransport) -> (Fleet, WorkerKey) {
     let mut fleet = Fleet::new(7);
     let id = WorkerId::new("w1").expect("valid");
     let incarnation = Incarnation::new("first").expect("valid");
-    let key = fleet.insert(Worker::new(id, incarnation, link, at(0)));
+    let key = fleet.insert(FleetWorker::new(id, incarnation, link, at(0)));
     (fleet, key)
 }
 
-fn polling() -> Link {
-    Link::Http { liveness: HttpLiveness::first_called(at(0), Awake::ZERO), poll: None }
+fn polling() -> WorkerTransport {
+    WorkerTransport::Http { liveness: HttpLiveness::first_called(at(0), Awake::ZERO), poll: None }
 }
 
 fn holds_until(fleet: &Fleet, key: WorkerKey) -> Awake {
-    let Link::Http { liveness, .. } = &fleet.worker(key).link else { panic!("it polls") };
+    let WorkerTransport::Http { liveness, .. } = &fleet.worker(key).link else { panic!("it polls") };
     liveness.holds_until()
 }
 
 #[test]
 fn what_a_worker_holds_is_counted_and_listed_the_newest_first() {
-    let (mut fleet, worker) = fleet_of_one(Link::Expected);
+    let (mut fleet, worker) = fleet_of_one(WorkerTransport::Expected);
     fleet.begin_attempt(attempt(1), live(worker, at(0)), &rule(), at(0));
     fleet.begin_attempt(attempt(2), live(worker, at(1)), &rule(), at(1));
     assert_eq!(fleet.held_by(worker), [attempt(2), attempt(1)]);
@@ -123,7 +123,7 @@ fn workers_are_looked_after_in_the_order_in_which_their_timers_fired() {
     let (mut fleet, first) = fleet_of_one(polling());
     let other = WorkerId::new("w2").expect("valid");
     let incarnation = Incarnation::new("first").expect("valid");
-    let second = fleet.insert(Worker::new(other, incarnation, polling(), at(0)));
+    let second = fleet.insert(FleetWorker::new(other, incarnation, polling(), at(0)));
     fleet.note_timer_fired(second);
     fleet.note_timer_fired(first);
     assert_eq!((fleet.pop_due(), fleet.pop_due(), fleet.pop_due()), (Some(second), Some(first), None));

@@ -12,8 +12,8 @@ use crate::beat::Motion;
 use crate::dispatch::GroupKey;
 use crate::health::progress::UnmovingAttempt;
 use crate::health::{
-    HttpLiveness, Judgement, LivenessRule, NotLive, NotReady, Progress, ProgressRule, Reason, SessionLiveness, Signals,
-    Tally, Verdict,
+    HttpLiveness, Judgement, LivenessRule, NotLive, NotReady, ProgressRule, ProgressSignal, SessionLiveness, Signals,
+    Tally, Verdict, VerdictReason,
 };
 use crate::ids::{Claim, Incarnation, SessionId, WorkerId};
 use crate::key::Key;
@@ -28,13 +28,13 @@ use super::super::timers::AwakeTimer;
 use super::hold::HoldStanding;
 use super::live::{LiveAttempt, LiveAttempts};
 
-pub(crate) type WorkerKey = Key<Worker>;
+pub(crate) type WorkerKey = Key<FleetWorker>;
 
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct FleetWorker {
     pub id: WorkerId,
     pub incarnation: Incarnation,
-    pub link: Link,
+    pub link: WorkerTransport,
     /// The group of its subscription; a worker that was not heard of yet has none.
     pub group: Option<GroupKey>,
     /// Slots of a session. A poll brings its own.
@@ -63,7 +63,7 @@ pub(crate) struct Worker {
 
 /// The way in which the worker speaks to us.
 #[derive(Debug)]
-pub(crate) enum Link {
+pub(crate) enum WorkerTransport {
     Session {
         session: SessionId,
         liveness: SessionLiveness,
@@ -178,8 +178,8 @@ pub(crate) struct UnconfirmedAttempt {
     pub until: Awake,
 }
 
-impl Worker {
-    pub fn new(id: WorkerId, incarnation: Incarnation, link: Link, now: Awake) -> Self {
+impl FleetWorker {
+    pub fn new(id: WorkerId, incarnation: Incarnation, link: WorkerTransport, now: Awake) -> Self {
         Self {
             id,
             incarnation,
@@ -190,9 +190,9 @@ impl Worker {
             timer: None,
             armed: Awake::MAX,
             judged: Judgement {
-                signals: Signals { live: true, ready: false, progress: Progress::Idle },
+                signals: Signals { live: true, ready: false, progress: ProgressSignal::Idle },
                 verdict: Verdict::Busy,
-                reason: Reason::NotReady(NotReady::NoFreeSlot),
+                reason: VerdictReason::NotReady(NotReady::NoFreeSlot),
             },
             since: now,
             accepting: true,
@@ -210,7 +210,7 @@ impl Worker {
 
     pub fn session(&self) -> Option<SessionId> {
         match &self.link {
-            Link::Session { session, liveness } if !liveness.is_closed() => Some(*session),
+            WorkerTransport::Session { session, liveness } if !liveness.is_closed() => Some(*session),
             _ => None,
         }
     }
@@ -222,7 +222,7 @@ impl Worker {
     }
 
     pub fn is_session(&self) -> bool {
-        matches!(self.link, Link::Session { .. })
+        matches!(self.link, WorkerTransport::Session { .. })
     }
 
     /// The number of attempts that the worker holds.
@@ -238,9 +238,9 @@ impl Worker {
     /// The live signal. A worker that cannot be asked is never silent: its leases speak for it, or it is away.
     pub fn live_signal(&self, rule: &LivenessRule, now: Awake) -> Result<(), NotLive> {
         match &self.link {
-            Link::Session { liveness, .. } => liveness.judge(rule, now),
+            WorkerTransport::Session { liveness, .. } => liveness.judge(rule, now),
             // The worker has as long as its leases to be heard of; until then it is not judged.
-            Link::Http { .. } | Link::Expected => Ok(()),
+            WorkerTransport::Http { .. } | WorkerTransport::Expected => Ok(()),
         }
     }
 
@@ -248,8 +248,8 @@ impl Worker {
     /// takeover, and its leases are over.
     pub fn is_absent(&self, rule: &LivenessRule, now: Awake) -> bool {
         match &self.link {
-            Link::Http { liveness, poll: None } if self.held == 0 => liveness.is_away(rule, now),
-            Link::Expected => self.held == 0,
+            WorkerTransport::Http { liveness, poll: None } if self.held == 0 => liveness.is_away(rule, now),
+            WorkerTransport::Expected => self.held == 0,
             _ => false,
         }
     }
@@ -261,7 +261,7 @@ impl Worker {
             self.since = now;
         }
         if let Some(work) = &mut self.work {
-            let is_stuck = judged.signals.progress == Progress::Stuck;
+            let is_stuck = judged.signals.progress == ProgressSignal::Stuck;
             work.stuck_since = if is_stuck { work.stuck_since.or(Some(now)) } else { None };
         }
         before
@@ -299,7 +299,7 @@ impl Worker {
 #[derive(Debug)]
 pub(crate) struct Workers {
     hasher: FixedState,
-    pages: Pages<Worker>,
+    pages: Pages<FleetWorker>,
     ids: HashTable<WorkerKey>,
     sessions: HashTable<WorkerKey>,
 }
@@ -318,25 +318,25 @@ impl Workers {
         self.pages.len()
     }
 
-    pub fn get(&self, key: WorkerKey) -> Option<&Worker> {
+    pub fn get(&self, key: WorkerKey) -> Option<&FleetWorker> {
         self.pages.get(key)
     }
 
-    pub fn get_mut(&mut self, key: WorkerKey) -> Option<&mut Worker> {
+    pub fn get_mut(&mut self, key: WorkerKey) -> Option<&mut FleetWorker> {
         self.pages.get_mut(key)
     }
 
     #[inline]
-    pub fn at(&self, key: WorkerKey) -> &Worker {
+    pub fn at(&self, key: WorkerKey) -> &FleetWorker {
         &self.pages[key]
     }
 
     #[inline]
-    pub fn at_mut(&mut self, key: WorkerKey) -> &mut Worker {
+    pub fn at_mut(&mut self, key: WorkerKey) -> &mut FleetWorker {
         &mut self.pages[key]
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (WorkerKey, &Worker)> {
+    pub fn iter(&self) -> impl Iterator<Item = (WorkerKey, &FleetWorker)> {
         self.pages.iter()
     }
 
@@ -349,7 +349,7 @@ impl Workers {
         self.sessions.find(hash, |key| self.pages[*key].session() == Some(session)).copied()
     }
 
-    pub fn insert(&mut self, worker: Worker) -> WorkerKey {
+    pub fn insert(&mut self, worker: FleetWorker) -> WorkerKey {
         let hash = self.hasher.hash_one(&worker.id);
         let key = self.pages.insert(worker);
         let (pages, hasher) = (&self.pages, &self.hasher);
@@ -361,7 +361,7 @@ impl Workers {
     }
 
     /// The worker speaks another way from now on. Its old session, if any, no longer finds it.
-    pub fn relink(&mut self, key: WorkerKey, link: Link) {
+    pub fn relink(&mut self, key: WorkerKey, link: WorkerTransport) {
         self.unindex_session(key);
         self.pages[key].link = link;
         if let Some(session) = self.pages[key].session() {
@@ -372,12 +372,12 @@ impl Workers {
     /// The session is closed; the worker stays.
     pub fn close_session(&mut self, key: WorkerKey) {
         self.unindex_session(key);
-        if let Link::Session { liveness, .. } = &mut self.pages[key].link {
+        if let WorkerTransport::Session { liveness, .. } = &mut self.pages[key].link {
             liveness.close();
         }
     }
 
-    pub fn remove(&mut self, key: WorkerKey) -> Worker {
+    pub fn remove(&mut self, key: WorkerKey) -> FleetWorker {
         self.unindex_session(key);
         let hash = self.hasher.hash_one(&self.pages[key].id);
         let entry = self.ids.find_entry(hash, |known| *known == key);

@@ -14,7 +14,7 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::effect::{Effect, Effects, Notice};
+use crate::effect::{Effect, Effects, ManagerNotice};
 use crate::event::{Event, GateOrigin, JobSubmitted};
 use crate::fence::{GateEpoch, Term};
 use crate::gate::message::{Correction, FromDatacenter, Placement, StaleToken, SubmitRefusal, ToDatacenter};
@@ -79,7 +79,7 @@ impl Manager {
                     self.gates.finals.remove(&job);
                 }
             }
-            ToDatacenter::Ask { jobs } => jobs.into_iter().for_each(|job| self.tell_standing(stream, job, fx)),
+            ToDatacenter::Ask { jobs } => jobs.into_iter().for_each(|job| self.report_standing(stream, job, fx)),
         }
     }
 
@@ -94,14 +94,14 @@ impl Manager {
         if let Some(status) = image.and_then(|image| final_of_image(&image)) {
             let job = status.report.job;
             if self.state.find(job).is_none() {
-                return self.tell_gate(stream, FromDatacenter::Final(Box::new(status)), fx);
+                return self.send_to_gate(stream, FromDatacenter::Final(Box::new(status)), fx);
             }
         }
         match question {
             GateQuestion::Final { job } => match self.standing_of(job) {
-                Standing::Here(_) => self.tell_standing(stream, job, fx),
+                Standing::Here(_) => self.report_standing(stream, job, fx),
                 Standing::Gone | Standing::Withdrawn | Standing::NeverHere => {
-                    self.tell_gate(stream, FromDatacenter::Unknown { job }, fx);
+                    self.send_to_gate(stream, FromDatacenter::Unknown { job }, fx);
                 }
             },
             GateQuestion::Submit(placement) => self.handle_placement(stream, *placement, Archive::HasNothing, fx),
@@ -151,24 +151,24 @@ impl Manager {
     }
 
     /// A report, or the final status, of a job that is asked for.
-    fn tell_standing(&mut self, stream: StreamId, job: JobId, fx: &mut Effects) {
+    fn report_standing(&mut self, stream: StreamId, job: JobId, fx: &mut Effects) {
         match self.standing_of(job) {
             Standing::Here(key) => {
                 if let Some(status) = self.final_status(key) {
-                    return self.tell_gate(stream, FromDatacenter::Final(Box::new(status)), fx);
+                    return self.send_to_gate(stream, FromDatacenter::Final(Box::new(status)), fx);
                 }
                 let reports = self.job_report(key).into_iter().collect();
-                self.tell_gate(stream, FromDatacenter::Progress(reports), fx);
+                self.send_to_gate(stream, FromDatacenter::Progress(reports), fx);
             }
-            Standing::Withdrawn => self.tell_gate(stream, FromDatacenter::Withdrawn { job }, fx),
+            Standing::Withdrawn => self.send_to_gate(stream, FromDatacenter::Withdrawn { job }, fx),
             Standing::Gone | Standing::NeverHere => self.find_archived(stream, GateQuestion::Final { job }, fx),
         }
     }
 
     /// Tells of a job that is gone. Its submit is confirmed first: about a job that was never confirmed a gate believes
     /// nobody.
-    fn tell_of_gone(&mut self, stream: StreamId, job: JobId, fx: &mut Effects) {
-        self.tell_gate(stream, FromDatacenter::Submitted { job, answer: Ok(()) }, fx);
+    fn report_gone(&mut self, stream: StreamId, job: JobId, fx: &mut Effects) {
+        self.send_to_gate(stream, FromDatacenter::Submitted { job, answer: Ok(()) }, fx);
         self.find_archived(stream, GateQuestion::Final { job }, fx);
     }
 
@@ -178,9 +178,9 @@ impl Manager {
             StaleToken::Epoch => Refusal::StaleEpoch,
         };
         self.refusals.note(&refusal);
-        self.report(Notice::GateCorrected { job: self.state.job(key).id, stale }, fx);
+        self.report(ManagerNotice::GateCorrected { job: self.state.job(key).id, stale }, fx);
         if let Some(report) = self.job_report(key) {
-            self.tell_gate(stream, FromDatacenter::Correction(Box::new(Correction { stale, report })), fx);
+            self.send_to_gate(stream, FromDatacenter::Correction(Box::new(Correction { stale, report })), fx);
         }
     }
 
@@ -188,26 +188,26 @@ impl Manager {
         let job = placement.job;
         match self.standing_of(job) {
             Standing::Here(key) => {
-                self.tell_gate(stream, FromDatacenter::Submitted { job, answer: Ok(()) }, fx);
+                self.send_to_gate(stream, FromDatacenter::Submitted { job, answer: Ok(()) }, fx);
                 if self.state.job(key).has_ended() {
-                    self.tell_standing(stream, job, fx);
+                    self.report_standing(stream, job, fx);
                 }
             }
-            Standing::Gone => self.tell_of_gone(stream, job, fx),
+            Standing::Gone => self.report_gone(stream, job, fx),
             Standing::Withdrawn => {
                 let answer = Err(SubmitRefusal::Withdrawn);
-                self.tell_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
+                self.send_to_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
             }
             Standing::NeverHere if self.is_below_leading(placement.epoch) => {
                 let answer = Err(self.refuse_placement(&Refusal::StaleEpoch));
-                self.tell_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
+                self.send_to_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
             }
             Standing::NeverHere if placement.again && archive == Archive::NotAsked => {
                 self.find_archived(stream, GateQuestion::Submit(Box::new(placement)), fx);
             }
             Standing::NeverHere => {
                 let answer = self.submit_for_gate(placement, fx).map_err(|refusal| self.refuse_placement(&refusal));
-                self.tell_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
+                self.send_to_gate(stream, FromDatacenter::Submitted { job, answer }, fx);
             }
         }
     }
@@ -247,9 +247,9 @@ impl Manager {
     }
 
     fn handle_gate_cancel(&mut self, stream: StreamId, job: JobId, epoch: GateEpoch, fx: &mut Effects) {
-        let Standing::Here(key) = self.standing_of(job) else { return self.tell_standing(stream, job, fx) };
+        let Standing::Here(key) = self.standing_of(job) else { return self.report_standing(stream, job, fx) };
         if self.state.job(key).has_ended() {
-            return self.tell_standing(stream, job, fx);
+            return self.report_standing(stream, job, fx);
         }
         if !self.is_current(key, epoch) {
             return self.correct(stream, key, StaleToken::Epoch, fx);
@@ -261,7 +261,7 @@ impl Manager {
         self.note_answer(job, fx);
         if !was_asked && self.state.find(job).is_some_and(|key| !self.state.job(key).has_ended()) {
             // Handlers are still to end: until then this is what can be shown.
-            self.tell_standing(stream, job, fx);
+            self.report_standing(stream, job, fx);
         }
     }
 
@@ -273,9 +273,9 @@ impl Manager {
         reason: TimeoutReason,
         fx: &mut Effects,
     ) {
-        let Standing::Here(key) = self.standing_of(job) else { return self.tell_standing(stream, job, fx) };
+        let Standing::Here(key) = self.standing_of(job) else { return self.report_standing(stream, job, fx) };
         if self.state.job(key).has_ended() {
-            return self.tell_standing(stream, job, fx);
+            return self.report_standing(stream, job, fx);
         }
         if !self.is_current(key, epoch) {
             return self.correct(stream, key, StaleToken::Epoch, fx);
@@ -313,10 +313,10 @@ impl Manager {
     fn handle_withdraw(&mut self, stream: StreamId, job: JobId, epoch: GateEpoch, archive: Archive, fx: &mut Effects) {
         match self.standing_of(job) {
             Standing::Here(_) => {
-                self.tell_gate(stream, FromDatacenter::Submitted { job, answer: Ok(()) }, fx);
+                self.send_to_gate(stream, FromDatacenter::Submitted { job, answer: Ok(()) }, fx);
             }
-            Standing::Withdrawn => self.tell_gate(stream, FromDatacenter::Withdrawn { job }, fx),
-            Standing::Gone => self.tell_of_gone(stream, job, fx),
+            Standing::Withdrawn => self.send_to_gate(stream, FromDatacenter::Withdrawn { job }, fx),
+            Standing::Gone => self.report_gone(stream, job, fx),
             Standing::NeverHere if self.is_below_leading(epoch) => self.refusals.note(&Refusal::StaleEpoch),
             Standing::NeverHere if archive == Archive::NotAsked => {
                 self.find_archived(stream, GateQuestion::Withdraw { job, epoch }, fx);
@@ -324,7 +324,7 @@ impl Manager {
             Standing::NeverHere => {
                 let key_until = self.log_now() + IDEMPOTENCY_KEPT;
                 self.emit(Event::JobWithdrawn { job, key_until }, fx);
-                self.tell_gate(stream, FromDatacenter::Withdrawn { job }, fx);
+                self.send_to_gate(stream, FromDatacenter::Withdrawn { job }, fx);
             }
         }
     }

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::effect::{Effect, Effects, Notice};
+use crate::effect::{Effect, Effects, ManagerNotice};
 use crate::event::Event;
 use crate::gate::message::{FinalStatus, Frame, FromDatacenter, Hello, JobOutline, JobReport, Outcome, WorkflowCounts};
 use crate::health::DatacenterCounts;
@@ -31,10 +31,10 @@ impl Manager {
         let epochs = self.gates.jobs.iter().filter_map(|id| self.state.job(self.state.find(*id)?).epoch());
         let hello = Hello { datacenter, life: self.gates.life, epoch: epochs.max(), counts: self.datacenter_counts() };
         self.gates.streams.insert(stream, GateStream::default());
-        self.tell_gate(stream, FromDatacenter::Hello(hello), fx);
+        self.send_to_gate(stream, FromDatacenter::Hello(hello), fx);
     }
 
-    pub(super) fn tell_gate(&mut self, stream: StreamId, message: FromDatacenter, fx: &mut Effects) {
+    pub(super) fn send_to_gate(&mut self, stream: StreamId, message: FromDatacenter, fx: &mut Effects) {
         if !self.gates.streams.contains_key(&stream) {
             return;
         }
@@ -43,9 +43,9 @@ impl Manager {
         self.push(Effect::SendGate { stream, frame }, fx);
     }
 
-    fn tell_leaders(&mut self, message: &FromDatacenter, fx: &mut Effects) {
+    fn send_to_leaders(&mut self, message: &FromDatacenter, fx: &mut Effects) {
         for stream in self.gates.leaders() {
-            self.tell_gate(stream, message.clone(), fx);
+            self.send_to_gate(stream, message.clone(), fx);
         }
     }
 
@@ -72,9 +72,9 @@ impl Manager {
         self.fire_fallbacks(fx);
         if self.gates.has_leader() && self.gates.report_at <= self.now.mono {
             self.gates.report_at = self.now.mono + self.rules.gate.progress_every;
-            self.tell_leaders(&FromDatacenter::Health(self.datacenter_counts()), fx);
+            self.send_to_leaders(&FromDatacenter::Health(self.datacenter_counts()), fx);
             let finals = self.gates.next_finals();
-            finals.into_iter().for_each(|status| self.tell_leaders(&FromDatacenter::Final(Box::new(status)), fx));
+            finals.into_iter().for_each(|status| self.send_to_leaders(&FromDatacenter::Final(Box::new(status)), fx));
             if self.gates.rounds.iter().all(|round| round.to.is_some()) {
                 self.gates.rounds.push_back(Round { to: None, after: None, is_transfer: false });
             }
@@ -94,8 +94,8 @@ impl Manager {
         if !reports.is_empty() {
             let wrap = if round.is_transfer { FromDatacenter::LeaderTransfer } else { FromDatacenter::Progress };
             match round.to {
-                Some(stream) => self.tell_gate(stream, wrap(reports), fx),
-                None => self.tell_leaders(&wrap(reports), fx),
+                Some(stream) => self.send_to_gate(stream, wrap(reports), fx),
+                None => self.send_to_leaders(&wrap(reports), fx),
             }
         }
         if !is_last {
@@ -143,11 +143,11 @@ impl Manager {
         }
         let id = job.id;
         self.emit(Event::LocallyTimedOut { job: id, reason, stuck }, fx);
-        self.report(Notice::LocallyTimedOut { job: id, reason }, fx);
+        self.report(ManagerNotice::LocallyTimedOut { job: id, reason }, fx);
         self.gates.answered.remove(&id);
         self.arm_fallback(key);
         if let Some(report) = self.job_report(key) {
-            self.tell_leaders(&FromDatacenter::TimedOut(Box::new(report)), fx);
+            self.send_to_leaders(&FromDatacenter::TimedOut(Box::new(report)), fx);
         }
     }
 
@@ -292,7 +292,7 @@ impl Manager {
             let Some(status) = self.state.find(id).and_then(|key| self.final_status(key)) else { continue };
             let status = Box::new(status);
             self.gates.keep_final(status.clone());
-            self.tell_leaders(&FromDatacenter::Final(status), fx);
+            self.send_to_leaders(&FromDatacenter::Final(status), fx);
         }
     }
 

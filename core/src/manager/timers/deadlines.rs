@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use crate::key::Key;
-use crate::list::{Linked, Links, List};
+use crate::list::{Links, List, ListNode};
 use crate::pages::Pages;
 use crate::state::JobKey;
 
@@ -17,29 +17,29 @@ const SLICE_BITS: u32 = 12;
 /// Small, because one long job keeps all of it.
 const BATCH: usize = 16;
 
-pub(super) type BatchKey = Key<Batch>;
+pub(super) type DeadlineBatchKey = Key<DeadlineBatch>;
 
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     /// The batches of each slice, by the number of the slice. The last is being filled.
-    slices: BTreeMap<u64, List<Batch>>,
-    batches: Pages<Batch>,
+    slices: BTreeMap<u64, List<DeadlineBatch>>,
+    batches: Pages<DeadlineBatch>,
     /// The number of open jobs of each batch. Apart from the batches, so that ending a job touches none of them.
     open: Vec<u8>,
 }
 
 /// A job, and what tells it from another one that got its key later.
-pub(super) type Entry = (JobKey, u32);
+pub(super) type DeadlineEntry = (JobKey, u32);
 
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct DeadlineBatch {
     slice: u64,
     links: Links<Self>,
     len: u8,
-    entries: [Entry; BATCH],
+    entries: [DeadlineEntry; BATCH],
 }
 
-impl Linked<Self> for Batch {
+impl ListNode<Self> for DeadlineBatch {
     fn links(&self) -> &Links<Self> {
         &self.links
     }
@@ -51,7 +51,7 @@ impl Linked<Self> for Batch {
 
 impl Deadlines {
     /// Notes a deadline, unless it is so near that it needs a timer at once.
-    pub(super) fn insert(&mut self, at_ms: u64, now_ms: u64, entry: Entry) -> Option<BatchKey> {
+    pub(super) fn insert(&mut self, at_ms: u64, now_ms: u64, entry: DeadlineEntry) -> Option<DeadlineBatchKey> {
         let slice = at_ms >> SLICE_BITS;
         if slice << SLICE_BITS <= now_ms {
             return None;
@@ -66,7 +66,7 @@ impl Deadlines {
             self.open[filling.index()] += 1;
             return Some(filling);
         }
-        let key = self.batches.insert(Batch { slice, links: Links::UNLINKED, len: 1, entries: [entry; BATCH] });
+        let key = self.batches.insert(DeadlineBatch { slice, links: Links::UNLINKED, len: 1, entries: [entry; BATCH] });
         batches.push_back(&mut self.batches, key);
         if self.open.len() <= key.index() {
             self.open.resize(key.index() + 1, 0);
@@ -76,7 +76,7 @@ impl Deadlines {
     }
 
     /// A job of this batch has ended.
-    pub(super) fn remove(&mut self, key: BatchKey) {
+    pub(super) fn remove(&mut self, key: DeadlineBatchKey) {
         let open = &mut self.open[key.index()];
         *open -= 1;
         if *open > 0 {
@@ -93,7 +93,7 @@ impl Deadlines {
 
     /// The first batch of the first slice, if that is near, with what was noted in it, whether or not it has ended since.
     /// In the order in which it was noted.
-    pub(super) fn pop_near(&mut self, now_ms: u64) -> Option<(BatchKey, Vec<Entry>)> {
+    pub(super) fn pop_near(&mut self, now_ms: u64) -> Option<(DeadlineBatchKey, Vec<DeadlineEntry>)> {
         let mut slice = self.slices.first_entry().filter(|first| first.key() << SLICE_BITS <= now_ms)?;
         let key = slice.get().head().expect("a slice without batches is forgotten");
         slice.get_mut().remove(&mut self.batches, key);
@@ -119,7 +119,7 @@ impl Deadlines {
 mod tests {
     use super::*;
 
-    fn entry(number: u32) -> Entry {
+    fn entry(number: u32) -> DeadlineEntry {
         (JobKey::at(number).expect("keys begin at 1"), number)
     }
 
@@ -153,7 +153,7 @@ mod tests {
         let of = |batch: usize| (0..BATCH).map(move |n| entry((1 + batch * BATCH + n) as u32));
         for gone in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
             let mut deadlines = Deadlines::default();
-            let mut keys = [BatchKey::FIRST; 4];
+            let mut keys = [DeadlineBatchKey::FIRST; 4];
             for (batch, key) in keys.iter_mut().enumerate() {
                 of(batch).for_each(|entry| *key = deadlines.insert(100_000, 0, entry).unwrap());
             }
@@ -162,12 +162,12 @@ mod tests {
                 of(batch).for_each(|_| deadlines.remove(keys[batch]));
                 left.retain(|known| *known != batch);
                 let later = deadlines.insert(100_000, 0, entry(99)).unwrap();
-                let mut noted: Vec<Entry> = left.iter().flat_map(|batch| of(*batch)).collect();
+                let mut noted: Vec<DeadlineEntry> = left.iter().flat_map(|batch| of(*batch)).collect();
                 noted.push(entry(99));
                 let mut near = Deadlines::default();
                 core::mem::swap(&mut near, &mut deadlines);
                 let popped = std::iter::from_fn(|| near.pop_near(100_000));
-                let entries: Vec<Entry> = popped.flat_map(|(_, entries)| entries).collect();
+                let entries: Vec<DeadlineEntry> = popped.flat_map(|(_, entries)| entries).collect();
                 assert_eq!(entries, noted, "{gone:?} without {batch}, then one in {later:?}");
                 // Once more from the start, without what is gone.
                 for batch in &left {
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn one_long_job_does_not_keep_the_thousands_that_ended() {
         let mut deadlines = Deadlines::default();
-        let batches: Vec<BatchKey> =
+        let batches: Vec<DeadlineBatchKey> =
             (1..=10_000).map(|key| deadlines.insert(100_000, 0, entry(key)).unwrap()).collect();
         batches[1..].iter().for_each(|batch| deadlines.remove(*batch));
         assert_eq!(deadlines.kept(), BATCH);
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_slice_that_is_near_comes_batch_by_batch_and_those_behind_may_still_end() {
         let mut deadlines = Deadlines::default();
-        let batches: Vec<BatchKey> =
+        let batches: Vec<DeadlineBatchKey> =
             (1..=4 * BATCH as u32).map(|key| deadlines.insert(100_000, 0, entry(key)).unwrap()).collect();
         let (first, noted) = deadlines.pop_near(100_000).unwrap();
         assert_eq!((first, noted.len()), (batches[0], BATCH));

@@ -25,7 +25,7 @@ use crate::wheel::{TimerKey, Wheel};
 
 use super::fleet::WorkerKey;
 use super::polls::PollKey;
-use deadlines::{BatchKey, Deadlines, Entry};
+use deadlines::{DeadlineBatchKey, DeadlineEntry, Deadlines};
 
 /// A timer on awake time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ enum Overall {
     /// By a timer, because the deadline is near.
     Timer(TimerKey<MonoTimer>),
     /// By a note in a batch, because the deadline is far; with a mark that tells this job from another under its key.
-    Noted(BatchKey, u32),
+    Noted(DeadlineBatchKey, u32),
 }
 
 /// The reason for the next wake-up.
@@ -268,7 +268,7 @@ impl Timers {
         }
         let (batch, noted) = self.deadlines.pop_near(now.as_ms())?;
         bite.spend(UNITS_PER_BATCH);
-        let is_open = |(key, mark): &Entry| self.overall[*key] == Overall::Noted(batch, *mark);
+        let is_open = |(key, mark): &DeadlineEntry| self.overall[*key] == Overall::Noted(batch, *mark);
         let open: Vec<JobKey> = noted.iter().filter(|entry| is_open(entry)).map(|(key, _)| *key).collect();
         // All are let go before one is watched again, which may note it in a batch of the same key.
         open.iter().for_each(|key| self.overall[*key] = Overall::Not);

@@ -166,7 +166,7 @@ impl World {
                     timing: Timing::Every(Duration::from_secs([600, 3_600][self.below(2) as usize])),
                     job,
                     overlap: Overlap::ALL[self.below(3) as usize],
-                    missed: Missed::ALL[self.below(3) as usize],
+                    missed: MissedPolicy::ALL[self.below(3) as usize],
                     jitter: Duration::from_secs(self.below(30)),
                     critical: self.chance(50),
                     paused: self.chance(20).then_some(false),

@@ -60,7 +60,7 @@ impl World {
                 continue;
             };
             for claim in std::mem::take(&mut self.workers[at].holding) {
-                let report = Report::Succeed { result: (*b"1").into() };
+                let report = EndReport::Succeed { result: (*b"1").into() };
                 let message = FromWorker::Settle(vec![Settlement::new(claim, report)]);
                 self.feed(Input::Session { session, message });
                 self.sync();

@@ -17,10 +17,10 @@ use onward_core::ids::{Bytes, Claim, ClientId, Incarnation, JobId, Name, Request
 use onward_core::input::{Call, Filter, Input, Poll, ReplayFrom, ScheduleDraft, Submission};
 use onward_core::job::{Draft, LimitDraft, OnStuck, Retry, WorkflowDraft};
 use onward_core::manager::{Manager, SnapshotRecord};
-use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::message::{Beat, EndReport, ExtensionRequest, FromWorker, Hello, Settlement, Subscription, ToWorker};
 use onward_core::payload::{Digest, Payload};
 use onward_core::refusal::{Refusal, RefusalKind};
-use onward_core::schedule::{Missed, Overlap, Timing};
+use onward_core::schedule::{MissedPolicy, Overlap, Timing};
 use onward_core::settings::{Rules, Settings};
 use onward_core::state::JobImage;
 use onward_core::time::{Mono, Now, Wall};
@@ -290,7 +290,7 @@ impl World {
                 if self.log_answers {
                     let term = Term::new(self.term);
                     self.pool.push(Input::SeatConfirmed { term, question });
-                    self.pool.push(Input::Drained);
+                    self.pool.push(Input::QueueEmptied);
                 }
             }
             effect @ Effect::FindDue { .. } => self.pool.extend(find_due(&effect)),

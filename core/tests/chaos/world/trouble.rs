@@ -45,7 +45,7 @@ impl World {
     pub(super) fn confirm_now(&mut self) {
         let (urgent, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pool)
             .into_iter()
-            .partition(|input| matches!(input, Input::SeatConfirmed { .. } | Input::Drained));
+            .partition(|input| matches!(input, Input::SeatConfirmed { .. } | Input::QueueEmptied));
         self.pool = rest;
         for input in urgent {
             if self.log_answers {

@@ -97,10 +97,10 @@ impl World {
 
     pub(super) fn settlement(&mut self, claim: Claim) -> Settlement {
         let report = match self.below(10) {
-            0..=5 => Report::Succeed { result: self.content(1) },
-            6..=7 => Report::Fail { error: "no".into(), retryable: self.chance(60), delay: None },
-            8 => Report::Fail { error: "later".into(), retryable: true, delay: Some(Duration::from_secs(5)) },
-            _ => Report::Release { delay: self.chance(50).then_some(Duration::from_secs(2)) },
+            0..=5 => EndReport::Succeed { result: self.content(1) },
+            6..=7 => EndReport::Fail { error: "no".into(), retryable: self.chance(60), delay: None },
+            8 => EndReport::Fail { error: "later".into(), retryable: true, delay: Some(Duration::from_secs(5)) },
+            _ => EndReport::Release { delay: self.chance(50).then_some(Duration::from_secs(2)) },
         };
         let checkpoint = self.chance(20).then(|| Bytes::from(vec![2; 4]));
         Settlement { claim, report, checkpoint }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use onward_core::effect::{Effect, Effects, Notice};
+use onward_core::effect::{Effect, Effects, ManagerNotice};
 use onward_core::event::{Event, StampedEvent};
 use onward_core::fence::Term;
 use onward_core::gate::message::{Frame, Outcome, ToDatacenter};
@@ -11,7 +11,7 @@ use onward_core::ids::{Claim, ClientId, Incarnation, JobId, Name, RequestId, Seq
 use onward_core::input::{Call, GateQuestion, Input};
 use onward_core::job::JobState;
 use onward_core::manager::{JobView, Manager};
-use onward_core::message::{Beat, ExtensionRequest, FromWorker, Hello, Report, Settlement, Subscription, ToWorker};
+use onward_core::message::{Beat, EndReport, ExtensionRequest, FromWorker, Hello, Settlement, Subscription, ToWorker};
 use onward_core::settings::Rules;
 use onward_core::state::JobImage;
 use onward_core::time::{Mono, Now, Wall};
@@ -45,7 +45,7 @@ pub struct Datacenter {
     pub archive: BTreeMap<JobId, JobImage>,
     pub to_gate: Vec<(StreamId, Frame)>,
     /// What was worth a line in its own log.
-    pub said: Vec<Notice>,
+    pub said: Vec<ManagerNotice>,
     /// Instants at which a gate answered a timeout of each job.
     answered: BTreeMap<JobId, Wall>,
     /// The epoch under which each gate has let this leader in, by their streams.
@@ -217,7 +217,7 @@ impl Datacenter {
                 }
             }
             Effect::ConfirmSeat { question } => {
-                inputs.push(Input::Drained);
+                inputs.push(Input::QueueEmptied);
                 inputs.push(Input::SeatConfirmed { term: Term::new(self.term), question });
             }
             Effect::Send { .. }
@@ -281,8 +281,8 @@ impl Datacenter {
             Habit::Finish | Habit::Fail => {
                 self.holding.clear();
                 let report = || match self.habit {
-                    Habit::Finish => Report::Succeed { result: (*b"\"ok\"").into() },
-                    _ => Report::Fail { error: "no".into(), retryable: false, delay: None },
+                    Habit::Finish => EndReport::Succeed { result: (*b"\"ok\"").into() },
+                    _ => EndReport::Fail { error: "no".into(), retryable: false, delay: None },
                 };
                 FromWorker::Settle(claims.into_iter().map(|claim| Settlement::new(claim, report())).collect())
             }
@@ -308,7 +308,7 @@ impl Datacenter {
     }
 
     /// Every handler ends, and says this of its attempt.
-    pub fn settle_all(&mut self, report: &Report, now: Now) {
+    pub fn settle_all(&mut self, report: &EndReport, now: Now) {
         let claims = std::mem::take(&mut self.holding);
         let settled = claims.into_iter().map(|claim| Settlement::new(claim, report.clone())).collect();
         self.say(FromWorker::Settle(settled), now);

@@ -23,7 +23,7 @@ pub enum Woke {
     Refused,
 }
 
-pub(super) struct Deposed {
+pub(super) struct DeposedGate {
     gate: Gate,
     /// The stream of each datacenter that has one.
     streams: Vec<Option<StreamId>>,
@@ -42,7 +42,7 @@ impl World {
         let none = vec![None; self.streams.len()];
         let streams = std::mem::replace(&mut self.streams, none);
         let stored = self.gate_log.len() as u64;
-        self.deposed = Some(Deposed { gate, streams, stored, is_awake: false, unread: Vec::new() });
+        self.deposed = Some(DeposedGate { gate, streams, stored, is_awake: false, unread: Vec::new() });
         self.gate_id += 1;
         self.start_gate();
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use onward_core::effect::AcceptedJob;
 use onward_core::fence::{GateEpoch, Term};
-use onward_core::gate::effect::{Answer, Effect, Effects, Notice};
+use onward_core::gate::effect::{Answer, Effect, Effects, GateNotice};
 use onward_core::gate::event::{Event, StampedEvent};
 use onward_core::gate::input::{Call, Input};
 use onward_core::gate::message::{Frame, FromDatacenter, ToDatacenter};
@@ -24,7 +24,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 pub use datacenter::{Datacenter, Habit};
-use deposed::Deposed;
+use deposed::DeposedGate;
 pub use deposed::Woke;
 
 pub fn secs(seconds: u64) -> Duration {
@@ -64,7 +64,7 @@ pub struct World {
     pub gate: Option<Gate>,
     /// Its number in epochs.
     gate_id: u64,
-    deposed: Option<Deposed>,
+    deposed: Option<DeposedGate>,
     pub gate_log: Vec<StampedEvent>,
     pub gate_term: u64,
     pub datacenters: Vec<Datacenter>,
@@ -75,7 +75,7 @@ pub struct World {
     pub weather: Weather,
     /// No order reaches this datacenter; it is let in, and what it says arrives.
     pub deaf: Option<usize>,
-    pub notices: Vec<Notice>,
+    pub notices: Vec<GateNotice>,
     pub replies: BTreeMap<RequestId, Result<Answer, Refusal>>,
     /// Every decision that was sent, by whether it is a global timeout: to whom, about what, under which tokens.
     pub sent: Vec<(usize, ToDatacenter)>,

@@ -48,7 +48,7 @@ fn while_cancelling_only_a_success_is_more_than_cancelled() {
         }),
         ("cancelled", |rig, session, claim| rig.fail_for_good(session, claim).unwrap()),
         ("cancelled", |rig, session, claim| {
-            rig.settle(session, claim, Report::Release { delay: Some(secs(5)) }).unwrap();
+            rig.settle(session, claim, EndReport::Release { delay: Some(secs(5)) }).unwrap();
         }),
         ("cancelled", |rig, session, claim| {
             rig.advance(secs(150));

@@ -52,9 +52,12 @@ fn the_oldest_dead_letters_make_room_and_that_is_said() {
     let dead: Vec<JobId> = (0..4).map(|_| dead_letter(&mut rig, session)).collect();
     let kept: Vec<bool> = dead.iter().map(|id| rig.view(*id).dead_letter).collect();
     assert_eq!(kept, [false, false, true, true]);
-    let overflows: Vec<&Notice> =
-        rig.notices.iter().filter(|notice| matches!(notice, Notice::DeadLetterOverflow { .. })).collect();
-    assert_eq!(overflows, [&Notice::DeadLetterOverflow { job: dead[0] }, &Notice::DeadLetterOverflow { job: dead[1] }]);
+    let overflows: Vec<&ManagerNotice> =
+        rig.notices.iter().filter(|notice| matches!(notice, ManagerNotice::DeadLetterOverflow { .. })).collect();
+    assert_eq!(
+        overflows,
+        [&ManagerNotice::DeadLetterOverflow { job: dead[0] }, &ManagerNotice::DeadLetterOverflow { job: dead[1] }]
+    );
     assert_eq!(rig.to_archive, dead[..2]);
 }
 

@@ -11,7 +11,7 @@ fn a_workflow_waits_for_those_before_it_and_gets_their_results() {
     let parts = given(&mut rig, session);
     for (claim, result) in parts.iter().zip(["1", "2"]) {
         assert_eq!(states(&rig, id)[0], "waiting");
-        rig.settle(session, *claim, Report::Succeed { result: bytes(result).into() }).unwrap();
+        rig.settle(session, *claim, EndReport::Succeed { result: bytes(result).into() }).unwrap();
     }
     let merge = rig.assigned(session).remove(0);
     assert_eq!(merge.claim.workflow, 0);

@@ -12,14 +12,14 @@ mod timeout;
 use std::time::Duration;
 
 use crate::rig::*;
-use onward_core::effect::{AcceptedJob, Answer, Notice};
+use onward_core::effect::{AcceptedJob, Answer, ManagerNotice};
 use onward_core::event::Event;
 use onward_core::fence::GateEpoch;
 use onward_core::health::Verdict;
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::input::{Call, Filter, Input, ReplayFrom, Submission};
 use onward_core::job::{Draft, JobState, LimitDraft, OnStuck, Retry, WorkflowDraft, WorkflowState};
-use onward_core::message::{Beat, CancelWhy, FromWorker, Report, ToWorker};
+use onward_core::message::{Beat, CancelWhy, EndReport, FromWorker, ToWorker};
 use onward_core::refusal::{Refusal, RefusalKind};
 use onward_core::state::LedgerFact;
 use onward_core::time::Wall;

@@ -132,7 +132,7 @@ fn a_limit_of_one_gives_order_also_over_retries_and_restarts() {
     let ids: Vec<JobId> = (0..4).map(|_| rig.submit(ordered())).collect();
     let session = rig.worker("w", 1, 9, &["k"]);
     let claim = rig.claim(session);
-    rig.settle(session, claim, Report::Release { delay: None }).unwrap();
+    rig.settle(session, claim, EndReport::Release { delay: None }).unwrap();
     let claim = rig.claim(session);
     assert_eq!(claim.job, ids[0]);
     rig.restart(secs(1));

@@ -35,7 +35,7 @@ fn the_handler_may_say_when_to_try_again() {
     let session = rig.worker("w", 1, 1, &["k"]);
     let id = rig.submit(job("k"));
     let claim = rig.claim(session);
-    let later = Report::Fail { error: "busy".into(), retryable: true, delay: Some(secs(77)) };
+    let later = EndReport::Fail { error: "busy".into(), retryable: true, delay: Some(secs(77)) };
     rig.settle(session, claim, later).unwrap();
     rig.advance(secs(77) - ms(1));
     assert_eq!(rig.state_of(id), JobState::Delayed);
@@ -50,7 +50,8 @@ fn a_delay_out_of_range_is_refused_and_the_attempt_goes_on() {
     let id = rig.submit(job("k"));
     let claim = rig.claim(session);
     let never = Some(secs(367 * 24 * 3600));
-    for report in [Report::Fail { error: "x".into(), retryable: true, delay: never }, Report::Release { delay: never }]
+    for report in
+        [EndReport::Fail { error: "x".into(), retryable: true, delay: never }, EndReport::Release { delay: never }]
     {
         match rig.settle(session, claim, report) {
             Err(Refusal::Invalid(invalid)) => assert_eq!(invalid.field, "delay_s"),
@@ -68,11 +69,11 @@ fn a_released_attempt_does_not_count_and_keeps_its_turn() {
     for _ in 0..10 {
         let claim = rig.claim(session);
         assert_eq!(claim.job, first);
-        rig.settle(session, claim, Report::Release { delay: None }).unwrap();
+        rig.settle(session, claim, EndReport::Release { delay: None }).unwrap();
     }
     let again = rig.assigned(session).remove(0);
     assert_eq!((again.claim.job, again.attempt), (first, 1));
-    rig.settle(session, again.claim, Report::Release { delay: Some(secs(5)) }).unwrap();
+    rig.settle(session, again.claim, EndReport::Release { delay: Some(secs(5)) }).unwrap();
     assert_eq!(rig.state_of(first), JobState::Delayed);
 }
 

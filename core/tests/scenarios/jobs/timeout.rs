@@ -14,7 +14,7 @@ fn a_job_times_out_after_a_day_or_after_its_own_time_wherever_it_is() {
     let queued = rig.submit(own(job("nobody")));
     let retried = rig.submit(own(job("k")));
     let failing = rig.claim(session);
-    let later = Report::Fail { error: "x".into(), retryable: true, delay: Some(secs(1000)) };
+    let later = EndReport::Fail { error: "x".into(), retryable: true, delay: Some(secs(1000)) };
     rig.settle(session, failing, later).unwrap();
     assert_eq!(rig.state_of(retried), JobState::Delayed);
     rig.advance(secs(100) - ms(1));

@@ -30,7 +30,7 @@ fn neither_a_delay_nor_a_retry_stamps_started_at_again() {
     let started = rig.view(id).created_at + secs(5);
     assert_eq!(rig.view(id).started_at, Some(started));
     let claim = rig.claim(session);
-    let later = Report::Fail { error: "later".into(), retryable: true, delay: Some(secs(20)) };
+    let later = EndReport::Fail { error: "later".into(), retryable: true, delay: Some(secs(20)) };
     rig.settle(session, claim, later).unwrap();
     rig.advance(secs(20));
     assert_eq!(rig.claim(session).fence, fence(1, 2));

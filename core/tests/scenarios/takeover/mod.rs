@@ -11,15 +11,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::rig::*;
-use onward_core::effect::{Answer, Notice};
+use onward_core::effect::{Answer, ManagerNotice};
 use onward_core::event::Event;
 use onward_core::grant::Denial;
 use onward_core::ids::{Claim, JobId, SessionId};
 use onward_core::input::{Call, Input, ScheduleDraft};
 use onward_core::job::{Draft, JobState, OnStuck, Retry};
-use onward_core::message::{Beat, Report, ToWorker};
+use onward_core::message::{Beat, EndReport, ToWorker};
 use onward_core::refusal::Refusal;
-use onward_core::schedule::{Missed, Overlap, Timing};
+use onward_core::schedule::{MissedPolicy, Overlap, Timing};
 use onward_core::time::{Wall, WallStep};
 use onward_core::timeout::TimeoutReason;
 

@@ -43,7 +43,7 @@ fn a_failure_and_a_release_may_bring_a_checkpoint() {
         let claim = rig.claim(session);
         rig.beat(session, Beat { checkpoint: Some(bytes("old")), ..Beat::plain(claim) }).unwrap();
         rig.beat(session, Beat { checkpoint: Some(bytes("waits")), ..Beat::plain(claim) }).unwrap();
-        let report = if release { Report::Release { delay: None } } else { failure() };
+        let report = if release { EndReport::Release { delay: None } } else { failure() };
         let checkpoint = Some(bytes("page 7"));
         let settlement = onward_core::message::Settlement { claim, report, checkpoint };
         rig.tell(session, onward_core::message::FromWorker::Settle(vec![settlement]));

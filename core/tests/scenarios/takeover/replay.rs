@@ -84,7 +84,7 @@ fn a_replay_gives_the_same_state_after_every_kind_of_event() {
         timing: Timing::Every(secs(60)),
         job: job("k"),
         overlap: Overlap::Queue,
-        missed: Missed::Once,
+        missed: MissedPolicy::Once,
         jitter: secs(1),
         critical: true,
         paused: None,

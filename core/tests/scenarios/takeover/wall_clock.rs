@@ -12,7 +12,7 @@ fn a_step_of_the_wall_clock_is_reported_and_not_followed() {
         rig.noticed();
         rig.set_wall(Wall::from_ms(rig.now.wall.as_ms().checked_add_signed(by_ms).unwrap()));
         rig.step(Input::Wake);
-        assert_eq!(rig.noticed(), [Notice::WallClockStepped(WallStep { by_ms })]);
+        assert_eq!(rig.noticed(), [ManagerNotice::WallClockStepped(WallStep { by_ms })]);
         rig.advance(ms(39_999));
         assert_eq!(rig.state_of(delayed), JobState::Delayed);
         rig.advance(ms(1));
@@ -75,7 +75,7 @@ fn every_timer_fires_at_its_instant_to_the_millisecond() {
     let retried = rig.submit(job("k"));
     for claim in held_out(&mut rig, session) {
         if claim.job == retried {
-            let asked = Report::Fail { error: "later".into(), retryable: true, delay: Some(ms(9_876)) };
+            let asked = EndReport::Fail { error: "later".into(), retryable: true, delay: Some(ms(9_876)) };
             rig.settle(session, claim, asked).unwrap();
         }
     }

@@ -13,15 +13,15 @@ use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
 use super::STOPS_WITHIN;
-use super::turns::Run;
+use super::turns::AgentRun;
 use crate::attempt::NOTE_BYTES;
-use crate::budget::Limit;
+use crate::budget::BudgetPart;
 use crate::history::{News, OpenCall};
 use crate::metrics::{CallCounts, Kind};
 use crate::novelty::{cut, shown};
-use crate::session::Event;
+use crate::session::SessionEvent;
 use crate::stopped::{Approval, Stopped};
-use crate::tool::{Decision, Effect, Requested, Shared, Tool, ToolContext};
+use crate::tool::{CallDecision, CallRequest, Effect, Tool, ToolContext, ToolState};
 
 /// Answer to the model about a call with [`Effect::Once`] of which no end is known.
 const UNKNOWN_END: &str = "whether it was carried out is not known. It is not made again by itself. \
@@ -39,16 +39,16 @@ enum Plan {
 }
 
 /// A call that has ended.
-struct Ended {
+struct CallEnd {
     index: usize,
     output: String,
     failed: bool,
     polling: bool,
 }
 
-type Running = JoinSet<Ended>;
+type Running = JoinSet<CallEnd>;
 
-impl Run<'_> {
+impl AgentRun<'_> {
     /// Runs the open calls of the last answer, some at a time, until each has an end or the run must stop.
     pub(super) async fn run_calls(&mut self) -> Result<(), Stopped> {
         // Calls that are still running when this is dropped are aborted.
@@ -68,7 +68,7 @@ impl Run<'_> {
             match self.plan(index, &open).await {
                 Plan::Tell(output) => {
                     self.count_unmade(&open.call.name);
-                    self.end_call(Ended { index, output, failed: true, polling: false }).await?;
+                    self.end_call(CallEnd { index, output, failed: true, polling: false }).await?;
                 }
                 Plan::Suspend(approval) => {
                     self.count_unmade(&open.call.name);
@@ -76,7 +76,7 @@ impl Run<'_> {
                 }
                 Plan::Run(tool, arguments) => {
                     if !open.begun && !self.budget.allows_call(&self.history.spent) {
-                        stopped = Some(Stopped::Budget { limit: Limit::ToolCalls, spent: self.spent() });
+                        stopped = Some(Stopped::Budget { limit: BudgetPart::ToolCalls, spent: self.spent() });
                         break;
                     }
                     self.begin_call(index, &open, *tool, arguments, &mut running).await?;
@@ -132,11 +132,11 @@ impl Run<'_> {
         }
         let Some(policy) = &self.settings.policy else { return Plan::Run(tool.clone().into(), arguments) };
         let key = self.history.key(&self.session.id, index);
-        let requested = Requested { key, tool: call.name.clone(), arguments: arguments.clone(), effect: tool.effect };
+        let requested = CallRequest { key, tool: call.name.clone(), arguments: arguments.clone(), effect: tool.effect };
         match policy.decide(requested.clone()).await {
-            Decision::Allow => Plan::Run(tool.clone().into(), arguments),
-            Decision::Deny(why) => Plan::Tell(format!("Error: this call is not allowed: {why}")),
-            Decision::Suspend(why) => Plan::Suspend(Approval { call: requested, why }),
+            CallDecision::Allow => Plan::Run(tool.clone().into(), arguments),
+            CallDecision::Deny(why) => Plan::Tell(format!("Error: this call is not allowed: {why}")),
+            CallDecision::Suspend(why) => Plan::Suspend(Approval { call: requested, why }),
         }
     }
 
@@ -149,7 +149,7 @@ impl Run<'_> {
         running: &mut Running,
     ) -> Result<(), Stopped> {
         let key = self.history.key(&self.session.id, index);
-        self.append(Event::ToolBegun { call: place(index), key: key.clone() }).await?;
+        self.append(SessionEvent::ToolBegun { call: place(index), key: key.clone() }).await?;
         let name = open.call.name.clone();
         let what = shown(&name, &open.call.arguments);
         let counts = !self.history.novelty.is_repeated(&name, &open.call.arguments);
@@ -158,7 +158,7 @@ impl Run<'_> {
         // A timeout that no clock reaches is none. At the deadline of the run the tool is told, and has a moment to stop.
         let own = Instant::now().checked_add(tool.timeout);
         let deadline = [self.deadline(), own].into_iter().flatten().min();
-        let shared = Shared {
+        let shared = ToolState {
             pulse: pulse.clone(),
             name: name.clone(),
             key,
@@ -194,7 +194,7 @@ impl Run<'_> {
             metrics.add(Kind::Tool, &name, one);
             situation.lock().expect("nothing panics while it is held").ended(&what);
             let output = tool.limited(result.unwrap_or_else(|error| format!("Error: {error}")));
-            Ended { index, output, failed, polling: tool.polling }
+            CallEnd { index, output, failed, polling: tool.polling }
         };
         running.spawn(ended.instrument(span));
         Ok(())
@@ -207,14 +207,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn end_call(&mut self, ended: Ended) -> Result<(), Stopped> {
-        let Ended { index, output, failed, polling } = ended;
+    async fn end_call(&mut self, ended: CallEnd) -> Result<(), Stopped> {
+        let CallEnd { index, output, failed, polling } = ended;
         if let (true, Some(why)) = (failed, self.pulse.heartbeat.cancel_reason()) {
             // It failed because it was told to stop, which is no answer to the call: a later attempt makes it again, or
             // knows that it was begun.
             return Err(self.situation.lock().expect("nothing panics while it is held").end(why));
         }
-        let news = self.append(Event::ToolEnded { call: place(index), output, failed, polling }).await?;
+        let news = self.append(SessionEvent::ToolEnded { call: place(index), output, failed, polling }).await?;
         let note = self.note();
         match news {
             News::NewCall => self.pulse.step(&note),

@@ -17,15 +17,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::attempt::{Attempt, Pulse};
-use crate::budget::{Budget, Limit, Spent};
+use crate::attempt::{AgentAttempt, CallPulse};
+use crate::budget::{Budget, BudgetPart, Spent};
 use crate::metrics::Metrics;
 use crate::model::{AnyModel, Model, ToolSpec};
 use crate::novelty::Repeat;
-use crate::session::{AnySessions, Memory, SessionError, Sessions};
-use crate::stopped::{Finished, Stopped};
-use crate::tool::{AnyPolicy, Decision, Requested, Resources, Tool};
-use turns::Run;
+use crate::session::{AnySessions, MemorySessions, SessionError, Sessions};
+use crate::stopped::{AgentOutput, Stopped};
+use crate::tool::{AnyPolicy, CallDecision, CallRequest, Resources, Tool};
+use turns::AgentRun;
 
 /// The time that tools have to stop, when the run must end and when their own time is over. An Onward worker drops what is still there after ten seconds.
 const STOPS_WITHIN: Duration = Duration::from_secs(2);
@@ -72,7 +72,7 @@ impl Agent {
             tools: Vec::new(),
             budget: Budget::default(),
             deadline: None,
-            sessions: Arc::new(Memory::new()),
+            sessions: Arc::new(MemorySessions::new()),
             policy: None,
             resources: Arc::default(),
             ask_again_after: Duration::from_secs(60),
@@ -119,8 +119,8 @@ impl Agent {
     /// Is asked before every call. Default: every call is allowed.
     pub fn policy<F, Decided>(self, policy: F) -> Self
     where
-        F: Fn(Requested) -> Decided + Send + Sync + 'static,
-        Decided: Future<Output = Decision> + Send + 'static,
+        F: Fn(CallRequest) -> Decided + Send + Sync + 'static,
+        Decided: Future<Output = CallDecision> + Send + 'static,
     {
         self.with(|settings| settings.policy = Some(Arc::new(policy)))
     }
@@ -175,9 +175,9 @@ impl Agent {
     /// `format`, `patternProperties` and `not`: what they say must be checked by `T` itself when it is read.
     pub async fn run<T: DeserializeOwned + JsonSchema>(
         &self,
-        attempt: &(impl Attempt + Clone),
+        attempt: &(impl AgentAttempt + Clone),
         prompt: impl Into<String>,
-    ) -> Result<Finished<T>, Stopped> {
+    ) -> Result<AgentOutput<T>, Stopped> {
         let schema = schemars::schema_for!(T).to_value();
         let read = |text: &str| -> Result<T, String> {
             let value: Value =
@@ -188,25 +188,25 @@ impl Agent {
         let accept = |text: &str| read(text).map(drop);
         let done = self.drive(Arc::new(attempt.clone()), prompt.into(), Some(&schema), &accept).await?;
         let output = read(&done.output).map_err(Stopped::Output)?;
-        Ok(Finished { output, spent: done.spent, session: done.session })
+        Ok(AgentOutput { output, spent: done.spent, session: done.session })
     }
 
     /// Runs as [`run`](Self::run) does, with the model's last words as the output.
     pub async fn run_text(
         &self,
-        attempt: &(impl Attempt + Clone),
+        attempt: &(impl AgentAttempt + Clone),
         prompt: impl Into<String>,
-    ) -> Result<Finished<String>, Stopped> {
+    ) -> Result<AgentOutput<String>, Stopped> {
         self.drive(Arc::new(attempt.clone()), prompt.into(), None, &|_| Ok(())).await
     }
 
     async fn drive(
         &self,
-        attempt: Arc<dyn Attempt>,
+        attempt: Arc<dyn AgentAttempt>,
         prompt: String,
         schema: Option<&Value>,
         accept: &(dyn Fn(&str) -> Result<(), String> + Sync),
-    ) -> Result<Finished<String>, Stopped> {
+    ) -> Result<AgentOutput<String>, Stopped> {
         let settings = &*self.settings;
         let whole = attempt.session();
         let part = settings.name.is_none().then(|| attempt.heartbeat().begin_part());
@@ -220,9 +220,9 @@ impl Agent {
         attempt.remember(&whole);
         let situation = Arc::new(Mutex::new(Situation::default()));
         let tools: Vec<ToolSpec> = settings.tools.iter().map(|tool| tool.spec().clone()).collect();
-        let pulse = Pulse::new(attempt.clone());
+        let pulse = CallPulse::new(attempt.clone());
         let (heartbeat, _scope) = (pulse.heartbeat.clone(), pulse.scope());
-        let mut run = Run::new(settings, pulse, session, situation.clone(), schema);
+        let mut run = AgentRun::new(settings, pulse, session, situation.clone(), schema);
         let end = run.limit(attempt.deadline(), attempt.is_ended_at_deadline());
         let mut body = Box::pin(run.go(&prompt, &tools, accept));
         let finish = |finished| {
@@ -309,7 +309,10 @@ impl Situation {
             EndBy::Deadline => Stopped::Deadline,
             EndBy::Budget => {
                 let since = self.began.map_or(Duration::ZERO, |began| began.elapsed());
-                Stopped::Budget { limit: Limit::Time, spent: Spent { time: self.spent.time + since, ..self.spent } }
+                Stopped::Budget {
+                    limit: BudgetPart::Time,
+                    spent: Spent { time: self.spent.time + since, ..self.spent },
+                }
             }
         }
     }

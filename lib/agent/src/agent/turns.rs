@@ -11,17 +11,17 @@ use tracing::Instrument;
 use tracing::field::Empty;
 
 use super::{EndBy, Settings, Situation};
-use crate::attempt::Pulse;
-use crate::budget::{Budget, Limit, Spent, estimate_tokens};
+use crate::attempt::CallPulse;
+use crate::budget::{Budget, BudgetPart, Spent, estimate_tokens};
 use crate::history::{History, News};
 use crate::metrics::{CallCounts, Kind};
-use crate::model::{Answer, Ask, Draft, Message, ModelError, ToolSpec};
-use crate::session::{Entry, Event, Session};
-use crate::stopped::{Finished, Stopped};
+use crate::model::{AnswerDraft, Ask, ChatMessage, ModelAnswer, ModelError, ToolSpec};
+use crate::session::{Entry, Session, SessionEvent};
+use crate::stopped::{AgentOutput, Stopped};
 
-pub(super) struct Run<'a> {
+pub(super) struct AgentRun<'a> {
     pub settings: &'a Settings,
-    pub pulse: Pulse,
+    pub pulse: CallPulse,
     pub session: Session,
     pub history: History,
     pub situation: Arc<Mutex<Situation>>,
@@ -39,14 +39,14 @@ pub(super) struct Run<'a> {
 enum StreamEnd {
     Whole,
     Broken(ModelError),
-    Over(Limit),
+    Over(BudgetPart),
     Stopping,
 }
 
-impl<'a> Run<'a> {
+impl<'a> AgentRun<'a> {
     pub fn new(
         settings: &'a Settings,
-        pulse: Pulse,
+        pulse: CallPulse,
         mut session: Session,
         situation: Arc<Mutex<Situation>>,
         schema: Option<&'a Value>,
@@ -83,7 +83,7 @@ impl<'a> Run<'a> {
         prompt: &str,
         tools: &[ToolSpec],
         accept: &(dyn Fn(&str) -> Result<(), String> + Sync),
-    ) -> Result<Finished<String>, Stopped> {
+    ) -> Result<AgentOutput<String>, Stopped> {
         let done = self.history.novelty.new_calls();
         if done > 0 {
             self.pulse.resume_at(done, &self.note());
@@ -100,7 +100,7 @@ impl<'a> Run<'a> {
                 Some(answer) => match judge(answer, accept)? {
                     Ok(output) => {
                         let (spent, session) = (self.spent(), self.session.id.clone());
-                        return Ok(Finished { output, spent, session });
+                        return Ok(AgentOutput { output, spent, session });
                     }
                     Err(error) if self.history.bad_outputs >= self.settings.output_tries => {
                         return Err(Stopped::Output(error));
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
     }
 
     /// Stores an entry, durably, and takes it into account.
-    pub async fn append(&mut self, event: Event) -> Result<News, Stopped> {
+    pub async fn append(&mut self, event: SessionEvent) -> Result<News, Stopped> {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let entry = Entry { at_ms: millis(since_epoch), active_ms: millis(self.active()), event };
         self.settings.sessions.append_any(&self.session, &entry).await?;
@@ -157,7 +157,7 @@ impl<'a> Run<'a> {
         if let Some(limit) = self.budget.too_low_for(&self.spent(), input_tokens) {
             return Err(Stopped::Budget { limit, spent: self.spent() });
         }
-        self.append(Event::Asked { messages, input_tokens }).await?;
+        self.append(SessionEvent::Asked { messages, input_tokens }).await?;
         self.pulse.note(&self.history.note_of(self.history.spent.turns.saturating_add(1), "asks the model"));
         let (pulse, began) = (self.pulse.call(true), Instant::now());
         let (_scope, extensions) = (pulse.scope(), pulse.extensions());
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
     }
 
     /// Stores what came of a question, and what it cost.
-    async fn end_answer(&mut self, draft: Draft, end: StreamEnd, input: u64, turn: u32) -> Result<(), Stopped> {
+    async fn end_answer(&mut self, draft: AnswerDraft, end: StreamEnd, input: u64, turn: u32) -> Result<(), Stopped> {
         let (answer, stopped) = match end {
             StreamEnd::Whole => (draft.finish(input, turn), None),
             StreamEnd::Broken(error) => {
@@ -205,7 +205,7 @@ impl<'a> Run<'a> {
             }
             StreamEnd::Stopping => (draft.cut(input, "stopped", true), Some(Stopped::Cancelled)),
         };
-        self.append(Event::Answered(answer)).await?;
+        self.append(SessionEvent::Answered(answer)).await?;
         match stopped {
             None => Ok(()),
             Some(Stopped::Budget { limit, .. }) => Err(Stopped::Budget { limit, spent: self.spent() }),
@@ -214,24 +214,24 @@ impl<'a> Run<'a> {
     }
 
     /// About how many tokens a question has: the conversation, the tools and the schema of the output.
-    fn estimate_input(&self, new: &[Message], tools: &[ToolSpec]) -> u64 {
+    fn estimate_input(&self, new: &[ChatMessage], tools: &[ToolSpec]) -> u64 {
         let of_tool = |tool: &ToolSpec| tool.name.len() + tool.text.len() + tool.schema.to_string().len();
         let schema = self.schema.map_or(0, |schema| schema.to_string().len());
         estimate_tokens(self.history.bytes_with(new) + tools.iter().map(of_tool).sum::<usize>() + schema)
     }
 
-    fn new_messages(&self, prompt: &str, complaint: Option<String>) -> Vec<Message> {
+    fn new_messages(&self, prompt: &str, complaint: Option<String>) -> Vec<ChatMessage> {
         if self.history.messages.is_empty() {
             let instructions = Some(self.settings.instructions.clone()).filter(|text| !text.is_empty());
-            let system = instructions.map(|content| Message::System { content });
-            return system.into_iter().chain([Message::User { content: prompt.to_owned() }]).collect();
+            let system = instructions.map(|content| ChatMessage::System { content });
+            return system.into_iter().chain([ChatMessage::User { content: prompt.to_owned() }]).collect();
         }
         let words = self.history.notices.iter().cloned().chain(complaint);
-        words.map(|content| Message::User { content }).collect()
+        words.map(|content| ChatMessage::User { content }).collect()
     }
 
     /// Takes deltas until the answer is whole or must end.
-    async fn stream(&self, tools: &[ToolSpec], input_tokens: u64, pulse: &Pulse) -> (Draft, StreamEnd) {
+    async fn stream(&self, tools: &[ToolSpec], input_tokens: u64, pulse: &CallPulse) -> (AnswerDraft, StreamEnd) {
         let (budget, spent) = (&self.budget, self.spent());
         let ask = Ask {
             messages: &self.history.messages,
@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
             heartbeat: &pulse.heartbeat,
         };
         let mut deltas = self.settings.model.ask(ask);
-        let mut draft = Draft::default();
+        let mut draft = AnswerDraft::default();
         loop {
             let delta = tokio::select! {
                 biased;
@@ -277,7 +277,7 @@ impl<'a> Run<'a> {
 
 /// The output of an answer, or what is wrong with it.
 fn judge(
-    answer: &Answer,
+    answer: &ModelAnswer,
     accept: &(dyn Fn(&str) -> Result<(), String> + Sync),
 ) -> Result<Result<String, String>, Stopped> {
     if let Some(refusal) = &answer.refusal {

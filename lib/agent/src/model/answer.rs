@@ -15,7 +15,7 @@ const MAX_CALLS: usize = 128;
 
 /// A tool call, as the model wrote it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Call {
+pub struct ToolCall {
     pub id: String,
     pub name: String,
     /// JSON, or what the model took for it.
@@ -24,7 +24,7 @@ pub struct Call {
 
 /// An answer of a model.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ModelAnswer {
     /// The message in the provider's own JSON, to be given back as it is.
     pub message: Value,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -32,7 +32,7 @@ pub struct Answer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub calls: Vec<Call>,
+    pub calls: Vec<ToolCall>,
     pub usage: Usage,
     /// The answer reached its longest length before its end.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
@@ -44,10 +44,10 @@ pub struct Answer {
 
 /// Deltas so far.
 #[derive(Debug, Default)]
-pub(crate) struct Draft {
+pub(crate) struct AnswerDraft {
     text: String,
     refusal: String,
-    calls: BTreeMap<u32, Call>,
+    calls: BTreeMap<u32, ToolCall>,
     usage: Option<Usage>,
     finish: Option<Finish>,
     whole: Option<Value>,
@@ -61,7 +61,7 @@ pub(crate) struct Draft {
     lost_tries: u64,
 }
 
-impl Draft {
+impl AnswerDraft {
     /// Whether this delta moves the answer on: by content, or by a part that comes once and has not come yet.
     pub fn is_news(&self, delta: &Delta) -> bool {
         match delta {
@@ -106,7 +106,7 @@ impl Draft {
                     });
                 }
                 self.bytes += arguments.len() + name.as_ref().map_or(0, String::len);
-                let empty = || Call { id: String::new(), name: String::new(), arguments: String::new() };
+                let empty = || ToolCall { id: String::new(), name: String::new(), arguments: String::new() };
                 let call = self.calls.entry(index).or_insert_with(empty);
                 if let Some(id) = id.filter(|_| call.id.is_empty()) {
                     self.bytes += id.len();
@@ -167,9 +167,9 @@ impl Draft {
     }
 
     /// The answer. `turn` makes up ids of calls that have none.
-    pub fn finish(mut self, input_tokens: u64, turn: u32) -> Answer {
+    pub fn finish(mut self, input_tokens: u64, turn: u32) -> ModelAnswer {
         let usage = self.final_usage(input_tokens);
-        let (indexes, mut calls): (Vec<u32>, Vec<Call>) = core::mem::take(&mut self.calls).into_iter().unzip();
+        let (indexes, mut calls): (Vec<u32>, Vec<ToolCall>) = core::mem::take(&mut self.calls).into_iter().unzip();
         for (n, call) in calls.iter_mut().enumerate() {
             if call.id.is_empty() {
                 call.id = format!("call_{turn}_{n}");
@@ -193,28 +193,28 @@ impl Draft {
             message
         });
         let truncated = self.finish == Some(Finish::Length);
-        Answer { message, text: self.text, refusal, calls, usage, truncated, cut: None }
+        ModelAnswer { message, text: self.text, refusal, calls, usage, truncated, cut: None }
     }
 
     /// The charge for an answer that was not finished: of a question that no server took, only the tries before it.
-    pub fn cut(self, input_tokens: u64, why: &str, was_taken: bool) -> Answer {
+    pub fn cut(self, input_tokens: u64, why: &str, was_taken: bool) -> ModelAnswer {
         let usage = match was_taken || !self.is_empty() {
             true => self.usage(input_tokens),
             false => self.with_lost_tries(Usage::default(), input_tokens),
         };
         let (text, calls) = (String::new(), Vec::new());
         let cut = Some(why.into());
-        Answer { message: Value::Null, text, refusal: None, calls, usage, truncated: false, cut }
+        ModelAnswer { message: Value::Null, text, refusal: None, calls, usage, truncated: false, cut }
     }
 }
 
-fn chat_message(text: &str, refusal: Option<&str>, calls: &[Call]) -> Value {
+fn chat_message(text: &str, refusal: Option<&str>, calls: &[ToolCall]) -> Value {
     let mut message = json!({ "role": "assistant", "content": if text.is_empty() { None } else { Some(text) } });
     if let Some(refusal) = refusal {
         message["refusal"] = refusal.into();
     }
     if !calls.is_empty() {
-        let shape = |call: &Call| {
+        let shape = |call: &ToolCall| {
             let function = json!({ "name": call.name, "arguments": call.arguments });
             json!({ "id": call.id, "type": "function", "function": function })
         };

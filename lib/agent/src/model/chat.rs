@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::reading::Reading;
 use super::retry_after::retry_after;
-use super::{Ask, Delta, Message, Model, ModelError, extra};
+use super::{Ask, ChatMessage, Delta, Model, ModelError, extra};
 use crate::http::{self, Anywhere, HttpError, Response, Trust, Url};
 use crate::novelty::cut;
 
@@ -149,11 +149,11 @@ impl ChatCompletions {
     }
 
     fn request(&self, ask: &Ask<'_>) -> Result<Bytes, ModelError> {
-        let said = |message: &Message| match message {
-            Message::Assistant(answer) => Message::Assistant(extra::given_back(answer, self.forgets_thoughts)),
+        let said = |message: &ChatMessage| match message {
+            ChatMessage::Assistant(answer) => ChatMessage::Assistant(extra::given_back(answer, self.forgets_thoughts)),
             other => other.clone(),
         };
-        let messages: Vec<Message> = ask.messages.iter().map(said).collect();
+        let messages: Vec<ChatMessage> = ask.messages.iter().map(said).collect();
         let mut body = json!({
             "model": &*self.model,
             "messages": messages,
@@ -184,23 +184,23 @@ impl ChatCompletions {
             .map_err(|error| ModelError::Malformed { why: format!("the request is no JSON: {error}") })
     }
 
-    async fn send(&self, body: &Bytes) -> Result<Response, Failed> {
+    async fn send(&self, body: &Bytes) -> Result<Response, TryFailure> {
         let mut request = Request::new(Full::new(body.clone()));
         *request.method_mut() = Method::POST;
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(key) = &self.key {
             let value = HeaderValue::from_str(&format!("Bearer {key}"));
             let why = "the key has characters that no header may have".to_owned();
-            let mut value = value.map_err(|_| Failed::For(ModelError::Refused { status: 0, why }))?;
+            let mut value = value.map_err(|_| TryFailure::For(ModelError::Refused { status: 0, why }))?;
             value.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, value);
         }
         let mut response =
             http::send(&self.url, request, &Anywhere, &self.trust).await.map_err(|error| match error {
-                HttpError::Connect { .. } => Failed::again(error.to_string(), false),
+                HttpError::Connect { .. } => TryFailure::again(error.to_string(), false),
                 // The question may have got there.
-                HttpError::Exchange { .. } => Failed::again(error.to_string(), true),
-                other => Failed::For(ModelError::Refused { status: 0, why: other.to_string() }),
+                HttpError::Exchange { .. } => TryFailure::again(error.to_string(), true),
+                other => TryFailure::For(ModelError::Refused { status: 0, why: other.to_string() }),
             })?;
         let status = response.status.as_u16();
         if response.status.is_success() {
@@ -208,7 +208,7 @@ impl ChatCompletions {
             // An answer in one piece is paid for, and would be paid for again; a page is somebody else's.
             if ["application/json", "text/html"].iter().any(|whole| kind.starts_with(whole)) {
                 let why = format!("it answers in one piece ({}), and not by a stream", self.shown(kind, false));
-                return Err(Failed::For(ModelError::Malformed { why }));
+                return Err(TryFailure::For(ModelError::Malformed { why }));
             }
             return Ok(response);
         }
@@ -219,9 +219,9 @@ impl ChatCompletions {
         let why = self.shown(&text, text.len() >= bytes);
         if matches!(status, 408 | 409 | 429 | 500..=599) {
             let (why, status) = (format!("{status}: {why}"), Some(status));
-            return Err(Failed::Again { why, is_own: false, status, after, was_taken: false });
+            return Err(TryFailure::Again { why, is_own: false, status, after, was_taken: false });
         }
-        Err(Failed::For(ModelError::Refused { status, why }))
+        Err(TryFailure::For(ModelError::Refused { status, why }))
     }
 
     /// The text of a server as it may be shown. It may quote the request: the key is taken out first, and then the rest
@@ -249,7 +249,7 @@ impl ChatCompletions {
 }
 
 /// The reason why one try gave no delta.
-enum Failed {
+enum TryFailure {
     Again {
         why: String,
         /// The words are ours. The server's may quote the question.
@@ -261,7 +261,7 @@ enum Failed {
     For(ModelError),
 }
 
-impl Failed {
+impl TryFailure {
     fn again(why: String, was_taken: bool) -> Self {
         Self::Again { why, is_own: true, status: None, after: None, was_taken }
     }
@@ -324,13 +324,13 @@ impl ChatCompletions {
             let mut reading = Reading::new(response, self.first_delta_within);
             match reading.begin(self.next_delta_within).await {
                 Ok(true) => {}
-                Ok(false) => return Err(Failed::again("the answer ended before it began".into(), true)),
+                Ok(false) => return Err(TryFailure::again("the answer ended before it began".into(), true)),
                 // They may be the server's words.
                 Err(ModelError::Cut { why }) => {
                     let (why, after) = (format!("before the answer began: {}", self.shown(&why, false)), None);
-                    return Err(Failed::Again { why, is_own: false, status: None, after, was_taken: true });
+                    return Err(TryFailure::Again { why, is_own: false, status: None, after, was_taken: true });
                 }
-                Err(error) => return Err(Failed::For(self.without_key(error))),
+                Err(error) => return Err(TryFailure::For(self.without_key(error))),
             }
             Ok(reading)
         };
@@ -338,8 +338,10 @@ impl ChatCompletions {
         drop(quiet);
         let (why, is_own, status, after, was_taken) = match first {
             Ok(Ok(reading)) => return Ok((State::Reading(Box::new(reading)), false)),
-            Ok(Err(Failed::For(error))) => return Err(error),
-            Ok(Err(Failed::Again { why, is_own, status, after, was_taken })) => (why, is_own, status, after, was_taken),
+            Ok(Err(TryFailure::For(error))) => return Err(error),
+            Ok(Err(TryFailure::Again { why, is_own, status, after, was_taken })) => {
+                (why, is_own, status, after, was_taken)
+            }
             Err(_) => return Err(ModelError::Silent(self.first_delta_within)),
         };
         let wait = after.unwrap_or(FIRST_BACKOFF * 2_u32.pow(tries));

@@ -7,8 +7,8 @@ mod extra;
 mod reading;
 mod retry_after;
 
-pub(crate) use answer::Draft;
-pub use answer::{Answer, Call};
+pub(crate) use answer::AnswerDraft;
+pub use answer::{ModelAnswer, ToolCall};
 pub use chat::ChatCompletions;
 pub(crate) use extra::given_back;
 
@@ -40,7 +40,7 @@ pub trait Model: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     /// The conversation so far.
-    pub messages: &'a [Message],
+    pub messages: &'a [ChatMessage],
     pub tools: &'a [ToolSpec],
     /// The JSON schema of the output, if it must have one.
     pub output: Option<&'a Value>,
@@ -60,7 +60,7 @@ pub struct Ask<'a> {
 /// A message of a conversation, in the JSON of chat completions. An answer is kept as the provider gave it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
-pub enum Message {
+pub enum ChatMessage {
     System {
         content: String,
     },

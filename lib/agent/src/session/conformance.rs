@@ -6,17 +6,17 @@ use super::*;
 use crate::budget::Usage;
 
 fn entry(text: &str) -> Entry {
-    let event = Event::Asked { messages: vec![Message::User { content: text.into() }], input_tokens: 3 };
+    let event = SessionEvent::Asked { messages: vec![ChatMessage::User { content: text.into() }], input_tokens: 3 };
     Entry { at_ms: 1, active_ms: 2, event }
 }
 
 fn entries() -> Vec<Entry> {
     let message = json!({ "role": "assistant", "content": "ä\n", "odd field": [1.5, null] });
     let usage = Usage { input_tokens: 3, output_tokens: 4, estimated: true };
-    let calls = vec![crate::model::Call { id: "a".into(), name: "b".into(), arguments: "{".into() }];
-    let answer = Answer { message, text: "ä\n".into(), refusal: None, calls, usage, truncated: false, cut: None };
-    let ended = Event::ToolEnded { call: 0, output: "x\u{2028}\r\n".into(), failed: true, polling: false };
-    let events = [Event::Answered(answer), Event::ToolBegun { call: 0, key: "k".into() }, ended];
+    let calls = vec![crate::model::ToolCall { id: "a".into(), name: "b".into(), arguments: "{".into() }];
+    let answer = ModelAnswer { message, text: "ä\n".into(), refusal: None, calls, usage, truncated: false, cut: None };
+    let ended = SessionEvent::ToolEnded { call: 0, output: "x\u{2028}\r\n".into(), failed: true, polling: false };
+    let events = [SessionEvent::Answered(answer), SessionEvent::ToolBegun { call: 0, key: "k".into() }, ended];
     events.into_iter().map(|event| Entry { at_ms: 7, active_ms: 8, event }).collect()
 }
 
@@ -57,7 +57,7 @@ async fn conforms<S: Sessions>(sessions: S, reopen: impl Fn() -> S) {
 
 #[tokio::test]
 async fn memory_conforms() {
-    let memory = Memory::new();
+    let memory = MemorySessions::new();
     conforms(memory.clone(), || memory.clone()).await;
 }
 

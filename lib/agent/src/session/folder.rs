@@ -88,7 +88,7 @@ struct Files {
 }
 
 /// A file of a session, by its name.
-struct Named {
+struct SessionFile {
     fence: u64,
     kind: String,
     path: PathBuf,
@@ -207,13 +207,13 @@ impl Files {
         Ok(())
     }
 
-    fn files(&self) -> Result<Vec<Named>, SessionError> {
+    fn files(&self) -> Result<Vec<SessionFile>, SessionError> {
         let mut files = Vec::new();
         for file in self.try_to(fs::read_dir(&self.folder))? {
             let path = self.try_to(file)?.path();
             let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.split_once('.'));
             if let Some((Ok(fence), kind)) = name.map(|(fence, kind)| (fence.parse(), kind.to_owned())) {
-                files.push(Named { fence, kind, path });
+                files.push(SessionFile { fence, kind, path });
             }
         }
         Ok(files)
@@ -247,7 +247,7 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Event;
+    use crate::session::SessionEvent;
 
     #[test]
     fn all_folders_with_a_new_name_in_them_are_synced() {
@@ -264,7 +264,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let files = Files { folder: root.path().join("s"), id: "s".into() };
         files.open(1).unwrap();
-        let entry = Entry { at_ms: 1, active_ms: 1, event: Event::ToolBegun { call: 0, key: "k".into() } };
+        let entry = Entry { at_ms: 1, active_ms: 1, event: SessionEvent::ToolBegun { call: 0, key: "k".into() } };
         let line = encode(&entry, "s").unwrap() + "\n";
         let mut seen = None;
         let ended = files.append(1, &line, || seen = Some(files.open(2).unwrap().entries));

@@ -12,13 +12,13 @@ const MAX_BYTES: usize = 256 << 20;
 /// Sessions that end with the process. Clones share them. It keeps 10,000 of them and 256 MiB in all; what was not used
 /// for the longest time is forgotten first, and a run that comes back to it begins anew.
 #[derive(Clone, Debug)]
-pub struct Memory {
-    kept: Arc<Mutex<Kept>>,
+pub struct MemorySessions {
+    kept: Arc<Mutex<SessionTable>>,
 }
 
 #[derive(Debug)]
-struct Kept {
-    sessions: HashMap<String, Used>,
+struct SessionTable {
+    sessions: HashMap<String, SessionSlot>,
     bytes: usize,
     /// Rises with every use.
     clock: u64,
@@ -27,32 +27,32 @@ struct Kept {
 }
 
 #[derive(Debug)]
-struct Used {
+struct SessionSlot {
     session: Session,
     bytes: usize,
     at: u64,
 }
 
-impl Default for Memory {
+impl Default for MemorySessions {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Memory {
+impl MemorySessions {
     pub fn new() -> Self {
         Self::with_limits(MAX_SESSIONS, MAX_BYTES)
     }
 
     fn with_limits(max_sessions: usize, max_bytes: usize) -> Self {
-        let kept = Kept { sessions: HashMap::new(), bytes: 0, clock: 0, max_sessions, max_bytes };
+        let kept = SessionTable { sessions: HashMap::new(), bytes: 0, clock: 0, max_sessions, max_bytes };
         Self { kept: Arc::new(Mutex::new(kept)) }
     }
 }
 
-impl Kept {
+impl SessionTable {
     /// Notes that a session is used.
-    fn touch(&mut self, id: &str) -> Option<&mut Used> {
+    fn touch(&mut self, id: &str) -> Option<&mut SessionSlot> {
         self.clock += 1;
         let used = self.sessions.get_mut(id)?;
         used.at = self.clock;
@@ -69,14 +69,14 @@ impl Kept {
     }
 }
 
-impl Sessions for Memory {
+impl Sessions for MemorySessions {
     async fn open(&self, id: &str, fence: u64) -> Result<Session, SessionError> {
         check_id(id)?;
         let mut kept = self.kept.lock().expect("nothing panics while it is held");
         if !kept.sessions.contains_key(id) {
             kept.make_room(id, 1, 0);
             let session = Session { id: id.to_owned(), fence, entries: Vec::new() };
-            kept.sessions.insert(id.to_owned(), Used { session, bytes: 0, at: 0 });
+            kept.sessions.insert(id.to_owned(), SessionSlot { session, bytes: 0, at: 0 });
         }
         let session = &mut kept.touch(id).expect("it is there, or was put there").session;
         if session.fence > fence {
@@ -112,16 +112,16 @@ impl Sessions for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Event;
+    use crate::session::SessionEvent;
 
     fn entry(length: usize) -> Entry {
         let key = "k".repeat(length);
-        Entry { at_ms: 1, active_ms: 1, event: Event::ToolBegun { call: 0, key } }
+        Entry { at_ms: 1, active_ms: 1, event: SessionEvent::ToolBegun { call: 0, key } }
     }
 
     #[tokio::test]
     async fn the_least_used_is_forgotten_when_there_are_too_many() {
-        let sessions = Memory::with_limits(2, MAX_BYTES);
+        let sessions = MemorySessions::with_limits(2, MAX_BYTES);
         let first = sessions.open("first", 1).await.unwrap();
         sessions.append(&first, &entry(1)).await.unwrap();
         let second = sessions.open("second", 1).await.unwrap();
@@ -135,7 +135,7 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_are_bounded_by_forgetting_others_and_then_by_refusing() {
-        let sessions = Memory::with_limits(100, 1_000);
+        let sessions = MemorySessions::with_limits(100, 1_000);
         let (old, new) = (sessions.open("old", 1).await.unwrap(), sessions.open("new", 1).await.unwrap());
         sessions.append(&old, &entry(500)).await.unwrap();
         sessions.append(&new, &entry(500)).await.unwrap();

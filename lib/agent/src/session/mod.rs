@@ -20,7 +20,7 @@ mod memory;
 mod sqlite;
 
 pub use folder::Folder;
-pub use memory::Memory;
+pub use memory::MemorySessions;
 #[cfg(feature = "sqlite")]
 pub use sqlite::Sqlite;
 
@@ -29,7 +29,7 @@ use core::pin::Pin;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Answer, Message};
+use crate::model::{ChatMessage, ModelAnswer};
 
 /// Longest entry.
 pub const MAX_ENTRY_BYTES: usize = 16 << 20;
@@ -65,19 +65,19 @@ pub struct Entry {
     /// The time that all attempts together have worked so far.
     pub active_ms: u64,
     #[serde(flatten)]
-    pub event: Event,
+    pub event: SessionEvent,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
-pub enum Event {
+pub enum SessionEvent {
     /// The model is about to be asked; `messages` are those that no other entry has. The estimated input of the whole
     /// question is charged if no answer to it follows.
     Asked {
-        messages: Vec<Message>,
+        messages: Vec<ChatMessage>,
         input_tokens: u64,
     },
-    Answered(Answer),
+    Answered(ModelAnswer),
     /// A call of the last answer, by its place in it, is about to be run.
     ToolBegun {
         call: u32,
@@ -153,20 +153,20 @@ async fn blocking<T: Send + 'static>(
     ended.map_err(|error| SessionError::Unavailable { id: id.to_owned(), why: error.to_string() })?
 }
 
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
+type SessionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionError>> + Send + 'a>>;
 
 /// [`Sessions`] behind a pointer.
 pub(crate) trait AnySessions: Send + Sync {
-    fn open_any<'a>(&'a self, id: &'a str, fence: u64) -> Boxed<'a, Session>;
-    fn append_any<'a>(&'a self, session: &'a Session, entry: &'a Entry) -> Boxed<'a, ()>;
+    fn open_any<'a>(&'a self, id: &'a str, fence: u64) -> SessionFuture<'a, Session>;
+    fn append_any<'a>(&'a self, session: &'a Session, entry: &'a Entry) -> SessionFuture<'a, ()>;
 }
 
 impl<S: Sessions> AnySessions for S {
-    fn open_any<'a>(&'a self, id: &'a str, fence: u64) -> Boxed<'a, Session> {
+    fn open_any<'a>(&'a self, id: &'a str, fence: u64) -> SessionFuture<'a, Session> {
         Box::pin(self.open(id, fence))
     }
 
-    fn append_any<'a>(&'a self, session: &'a Session, entry: &'a Entry) -> Boxed<'a, ()> {
+    fn append_any<'a>(&'a self, session: &'a Session, entry: &'a Entry) -> SessionFuture<'a, ()> {
         Box::pin(self.append(session, entry))
     }
 }

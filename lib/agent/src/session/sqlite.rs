@@ -44,14 +44,14 @@ impl Sqlite {
     async fn call<T: Send + 'static>(
         &self,
         id: &str,
-        call: impl FnOnce(&mut Connection, &str) -> Result<T, Failed> + Send + 'static,
+        call: impl FnOnce(&mut Connection, &str) -> Result<T, SqliteFailure> + Send + 'static,
     ) -> Result<T, SessionError> {
         let (connection, id) = (self.connection.clone(), id.to_owned());
         blocking(&id.clone(), move || {
             let mut connection = connection.lock().expect("nothing panics while it is held");
             call(&mut connection, &id).map_err(|failed| match failed {
-                Failed::Session(error) => error,
-                Failed::Sqlite(error) => SessionError::Unavailable { id, why: error.to_string() },
+                SqliteFailure::Session(error) => error,
+                SqliteFailure::Sqlite(error) => SessionError::Unavailable { id, why: error.to_string() },
             })
         })
         .await
@@ -68,12 +68,12 @@ fn make_file(path: &Path) {
     }
 }
 
-enum Failed {
+enum SqliteFailure {
     Session(SessionError),
     Sqlite(rusqlite::Error),
 }
 
-impl From<rusqlite::Error> for Failed {
+impl From<rusqlite::Error> for SqliteFailure {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite(error)
     }
@@ -88,11 +88,13 @@ fn loaded(fence: i64) -> u64 {
     fence.cast_unsigned().wrapping_add(1 << 63)
 }
 
-fn refuse_stale(connection: &Connection, id: &str, fence: u64) -> Result<(), Failed> {
+fn refuse_stale(connection: &Connection, id: &str, fence: u64) -> Result<(), SqliteFailure> {
     let newest = "SELECT fence FROM onward_agent_session WHERE id = ?1";
     let newest: Option<i64> = connection.prepare_cached(newest)?.query_row([id], |row| row.get(0)).optional()?;
     match newest.map(loaded) {
-        Some(newer) if newer > fence => Err(Failed::Session(SessionError::Stale { id: id.to_owned(), fence, newer })),
+        Some(newer) if newer > fence => {
+            Err(SqliteFailure::Session(SessionError::Stale { id: id.to_owned(), fence, newer }))
+        }
         _ => Ok(()),
     }
 }
@@ -108,7 +110,7 @@ impl Sessions for Sqlite {
             let mut entries = Vec::new();
             let select = "SELECT entry FROM onward_agent_entry WHERE session = ?1 ORDER BY number";
             for text in transaction.prepare_cached(select)?.query_map([id], |row| row.get::<_, String>(0))? {
-                entries.push(decode(&text?, id, entries.len()).map_err(Failed::Session)?);
+                entries.push(decode(&text?, id, entries.len()).map_err(SqliteFailure::Session)?);
             }
             transaction.commit()?;
             Ok(Session { id: id.to_owned(), fence, entries })
@@ -124,7 +126,7 @@ impl Sessions for Sqlite {
             let count = "SELECT coalesce(max(number) + 1, 0) FROM onward_agent_entry WHERE session = ?1";
             let number: i64 = transaction.prepare_cached(count)?.query_row([id], |row| row.get(0))?;
             if number >= MAX_ENTRIES as i64 {
-                return Err(Failed::Session(SessionError::Full(id.to_owned())));
+                return Err(SqliteFailure::Session(SessionError::Full(id.to_owned())));
             }
             let insert = "INSERT INTO onward_agent_entry VALUES (?1, ?2, ?3, ?4)";
             transaction.prepare_cached(insert)?.execute(params![id, number, stored(fence), text])?;

@@ -12,7 +12,7 @@ use onward_lease::heartbeat::Quiet;
 use tokio::time::Instant;
 
 use super::ToolError;
-use crate::attempt::{NOTE_BYTES, Pulse};
+use crate::attempt::{CallPulse, NOTE_BYTES};
 use crate::budget::{Budget, Spent};
 use crate::novelty::cut;
 
@@ -25,11 +25,11 @@ pub(crate) type Resources = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 /// that was done and never from a timer.
 #[derive(Clone)]
 pub struct ToolContext {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ToolState>,
 }
 
-pub(crate) struct Shared {
-    pub pulse: Pulse,
+pub(crate) struct ToolState {
+    pub pulse: CallPulse,
     pub name: String,
     pub key: String,
     pub deadline: Option<Instant>,

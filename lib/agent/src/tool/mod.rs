@@ -4,9 +4,9 @@ mod context;
 mod policy;
 
 pub use context::ToolContext;
-pub(crate) use context::{Resources, Shared};
+pub(crate) use context::{Resources, ToolState};
 pub(crate) use policy::AnyPolicy;
-pub use policy::{Decision, Requested};
+pub use policy::{CallDecision, CallRequest};
 
 use core::fmt;
 use core::future::Future;
@@ -64,8 +64,8 @@ pub struct Tool {
     pub(crate) output_bytes: usize,
 }
 
-type Ended = Pin<Box<dyn Future<Output = Result<String, ToolError>> + Send>>;
-type Run = Arc<dyn Fn(ToolContext, Value) -> Ended + Send + Sync>;
+type ToolFuture = Pin<Box<dyn Future<Output = Result<String, ToolError>> + Send>>;
+type Run = Arc<dyn Fn(ToolContext, Value) -> ToolFuture + Send + Sync>;
 
 /// A tool did not do what it was asked. The model is told, and may do something else.
 ///
@@ -176,7 +176,7 @@ impl Tool {
         &self.spec
     }
 
-    pub(crate) fn start(&self, context: ToolContext, arguments: Value) -> Ended {
+    pub(crate) fn start(&self, context: ToolContext, arguments: Value) -> ToolFuture {
         (self.run)(context, arguments)
     }
 

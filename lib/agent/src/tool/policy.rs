@@ -9,7 +9,7 @@ use super::Effect;
 
 /// A call that a model wants to make.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Requested {
+pub struct CallRequest {
     /// The same at every try of this call, also by later attempts: what a person approves is approved under this name.
     pub key: String,
     pub tool: String,
@@ -19,7 +19,7 @@ pub struct Requested {
 
 /// The fate of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Decision {
+pub enum CallDecision {
     Allow,
     /// The call is not made, and the model is told why.
     Deny(String),
@@ -27,19 +27,19 @@ pub enum Decision {
     Suspend(String),
 }
 
-type Deciding<'a> = Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
+type Deciding<'a> = Pin<Box<dyn Future<Output = CallDecision> + Send + 'a>>;
 
 /// A policy behind a pointer.
 pub(crate) trait AnyPolicy: Send + Sync {
-    fn decide(&self, call: Requested) -> Deciding<'_>;
+    fn decide(&self, call: CallRequest) -> Deciding<'_>;
 }
 
 impl<F, Decided> AnyPolicy for F
 where
-    F: Fn(Requested) -> Decided + Send + Sync,
-    Decided: Future<Output = Decision> + Send + 'static,
+    F: Fn(CallRequest) -> Decided + Send + Sync,
+    Decided: Future<Output = CallDecision> + Send + 'static,
 {
-    fn decide(&self, call: Requested) -> Deciding<'_> {
+    fn decide(&self, call: CallRequest) -> Deciding<'_> {
         Box::pin(self(call))
     }
 }

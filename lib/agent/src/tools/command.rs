@@ -27,7 +27,7 @@ const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TMPDIR"];
 /// The tool `command`: runs one of the programs that you name. They run as the user of this process, and see of its
 /// environment only `PATH`, `HOME`, `LANG` and `TMPDIR`. This is no sandbox.
 #[derive(Clone, Debug)]
-pub struct Command {
+pub struct CommandTool {
     programs: Vec<String>,
     folder: Option<PathBuf>,
 }
@@ -40,7 +40,7 @@ struct Arguments {
     arguments: Vec<String>,
 }
 
-impl Command {
+impl CommandTool {
     /// Only these programs are run, and each under exactly this name or path.
     pub fn programs(programs: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { programs: programs.into_iter().map(Into::into).collect(), folder: None }

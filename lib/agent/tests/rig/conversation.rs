@@ -4,13 +4,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use onward_agent::model::Answer;
-use onward_agent::session::{Entry, Event};
-use onward_agent::{Agent, ChatCompletions, Memory, ModelError, Sessions, Stopped, Tool, ToolContext, ToolError};
+use onward_agent::model::ModelAnswer;
+use onward_agent::session::{Entry, SessionEvent};
+use onward_agent::{
+    Agent, ChatCompletions, MemorySessions, ModelError, Sessions, Stopped, Tool, ToolContext, ToolError,
+};
 use onward_lease::heartbeat::Beat;
 use tokio::time::timeout;
 
-use super::server::{Asked, Reply, Server};
+use super::server::{ModelRequest, Reply, Server};
 use super::{SOON, TestAttempt};
 
 #[derive(serde::Deserialize, schemars::JsonSchema)]
@@ -25,8 +27,8 @@ async fn search(_: ToolContext, query: Query) -> Result<String, ToolError> {
 /// The end of a run, and its traces.
 pub struct Ran {
     pub ended: Result<String, Stopped>,
-    pub asked: Vec<Asked>,
-    pub sessions: Memory,
+    pub asked: Vec<ModelRequest>,
+    pub sessions: MemorySessions,
     pub attempt: TestAttempt,
     /// All beats on the attempt's heartbeat.
     pub beats: Vec<Beat>,
@@ -45,10 +47,12 @@ impl Ran {
     }
 
     /// The estimated input of the first question, and its answer.
-    pub async fn first_answer(&self) -> (u64, Answer) {
+    pub async fn first_answer(&self) -> (u64, ModelAnswer) {
         let entries = self.entries().await;
         match (&entries[0].event, &entries[1].event) {
-            (Event::Asked { input_tokens, .. }, Event::Answered(answer)) => (*input_tokens, answer.clone()),
+            (SessionEvent::Asked { input_tokens, .. }, SessionEvent::Answered(answer)) => {
+                (*input_tokens, answer.clone())
+            }
             _ => panic!("{entries:?}"),
         }
     }
@@ -61,12 +65,12 @@ impl Ran {
 
 /// Runs an agent against a server with this script, and waits until no connection and nothing that was spawned is left.
 pub async fn run_with(
-    script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static,
+    script: impl Fn(usize, &ModelRequest) -> Reply + Send + Sync + 'static,
     change: impl FnOnce(Agent) -> Agent,
     model: impl FnOnce(ChatCompletions) -> ChatCompletions,
 ) -> Ran {
     let server = Server::start(script).await;
-    let (sessions, attempt) = (Memory::new(), TestAttempt::new());
+    let (sessions, attempt) = (MemorySessions::new(), TestAttempt::new());
     let beats = Arc::new(Mutex::new(Vec::new()));
     let seen = beats.clone();
     let observer = attempt.heartbeat.observe(move |beat| seen.lock().unwrap().push(beat));
@@ -86,6 +90,6 @@ pub async fn run_with(
     Ran { ended: ended.map(|finished| finished.output), asked, sessions, attempt, beats }
 }
 
-pub async fn run(script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Ran {
+pub async fn run(script: impl Fn(usize, &ModelRequest) -> Reply + Send + Sync + 'static) -> Ran {
     run_with(script, |agent| agent, |model| model).await
 }

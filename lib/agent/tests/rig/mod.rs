@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{Stream, stream};
-use onward_agent::{Ask, Attempt, Delta, Heartbeat, Model, ModelError, Usage};
+use onward_agent::{AgentAttempt, Ask, Delta, Heartbeat, Model, ModelError, Usage};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -53,7 +53,7 @@ impl TestAttempt {
     }
 }
 
-impl Attempt for TestAttempt {
+impl AgentAttempt for TestAttempt {
     fn heartbeat(&self) -> &Heartbeat {
         &self.heartbeat
     }
@@ -105,12 +105,12 @@ type Script = Arc<dyn Fn(usize, &[Value]) -> Say + Send + Sync>;
 
 /// A model that answers by a script: the number of the question and the conversation in, an answer out.
 #[derive(Clone)]
-pub struct Scripted {
+pub struct ScriptedModel {
     script: Script,
     asked: Arc<watch::Sender<Vec<Vec<Value>>>>,
 }
 
-impl Scripted {
+impl ScriptedModel {
     pub fn new(script: impl Fn(usize, &[Value]) -> Say + Send + Sync + 'static) -> Self {
         Self { script: Arc::new(script), asked: Arc::default() }
     }
@@ -131,7 +131,7 @@ impl Scripted {
     }
 }
 
-impl Model for Scripted {
+impl Model for ScriptedModel {
     fn complete(&self, ask: Ask<'_>) -> impl Stream<Item = Result<Delta, ModelError>> + Send {
         let messages: Vec<Value> = ask.messages.iter().map(|one| serde_json::to_value(one).unwrap()).collect();
         let mut number = 0;

@@ -16,19 +16,19 @@ use tokio_rustls::TlsAcceptor;
 pub struct Server {
     pub url: String,
     pub address: SocketAddr,
-    asked: Arc<watch::Sender<Vec<Asked>>>,
+    asked: Arc<watch::Sender<Vec<ModelRequest>>>,
     open: watch::Receiver<usize>,
     accepting: JoinHandle<()>,
 }
 
 /// A request to the server.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ModelRequest {
     pub head: String,
     pub body: Value,
 }
 
-impl Asked {
+impl ModelRequest {
     /// The server's host, as the client names it.
     pub fn host(&self) -> &str {
         let value = self
@@ -65,23 +65,23 @@ pub enum Piece {
     Done,
 }
 
-type Script = Arc<dyn Fn(usize, &Asked) -> Reply + Send + Sync>;
+type Script = Arc<dyn Fn(usize, &ModelRequest) -> Reply + Send + Sync>;
 
 impl Server {
     /// `script` is given the number of requests before this one, and the request.
-    pub async fn start(script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Self {
+    pub async fn start(script: impl Fn(usize, &ModelRequest) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_with(None, script).await
     }
 
     /// With a certificate, it is a server by HTTPS.
     pub async fn start_with(
         tls: Option<TlsAcceptor>,
-        script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static,
+        script: impl Fn(usize, &ModelRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let scheme = if tls.is_some() { "https" } else { "http" };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (script, asked): (Script, Arc<watch::Sender<Vec<Asked>>>) = (Arc::new(script), Arc::default());
+        let (script, asked): (Script, Arc<watch::Sender<Vec<ModelRequest>>>) = (Arc::new(script), Arc::default());
         let (count, open) = watch::channel(0);
         let (count, seen) = (Arc::new(count), asked.clone());
         let accepting = tokio::spawn(async move {
@@ -104,7 +104,7 @@ impl Server {
         Self { url: format!("{scheme}://{address}/v1"), address, asked, open, accepting }
     }
 
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<ModelRequest> {
         self.asked.borrow().clone()
     }
 
@@ -128,7 +128,7 @@ impl Drop for Server {
 async fn serve(
     stream: impl AsyncRead + AsyncWrite,
     script: &Script,
-    seen: &watch::Sender<Vec<Asked>>,
+    seen: &watch::Sender<Vec<ModelRequest>>,
 ) -> std::io::Result<()> {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::new(reader);
@@ -148,7 +148,7 @@ async fn serve(
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).await?;
-    let asked = Asked { head, body: serde_json::from_slice(&body).unwrap_or_default() };
+    let asked = ModelRequest { head, body: serde_json::from_slice(&body).unwrap_or_default() };
     let mut before = 0;
     seen.send_modify(|seen| {
         before = seen.len();
@@ -262,10 +262,10 @@ pub fn calls(calls: &[(&str, &str)]) -> Reply {
 }
 
 /// The number of answers in the conversation of a request.
-pub fn answers(asked: &Asked) -> usize {
+pub fn answers(asked: &ModelRequest) -> usize {
     messages(asked).iter().filter(|message| message["role"] == "assistant").count()
 }
 
-pub fn messages(asked: &Asked) -> &[Value] {
+pub fn messages(asked: &ModelRequest) -> &[Value] {
     asked.body["messages"].as_array().map_or(&[], Vec::as_slice)
 }

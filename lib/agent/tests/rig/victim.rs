@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures_util::{Stream, StreamExt};
 use onward_agent::session::{Entry, Session};
 use onward_agent::{
-    Agent, Ask, Attempt, ChatCompletions, Delta, Effect, Folder, Heartbeat, Model, ModelError, SessionError, Sessions,
-    Sqlite, Stopped, Tool, ToolContext, ToolError,
+    Agent, AgentAttempt, Ask, ChatCompletions, Delta, Effect, Folder, Heartbeat, Model, ModelError, SessionError,
+    Sessions, Sqlite, Stopped, Tool, ToolContext, ToolError,
 };
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -30,13 +30,13 @@ fn die() -> ! {
     }
 }
 
-struct Doomed<S> {
+struct DoomedProcess<S> {
     inner: S,
     fate: Fate,
     appended: Arc<AtomicUsize>,
 }
 
-impl<S: Sessions> Sessions for Doomed<S> {
+impl<S: Sessions> Sessions for DoomedProcess<S> {
     async fn open(&self, id: &str, fence: u64) -> Result<Session, SessionError> {
         self.inner.open(id, fence).await
     }
@@ -80,7 +80,7 @@ struct Victim {
     fence: u64,
 }
 
-impl Attempt for Victim {
+impl AgentAttempt for Victim {
     fn heartbeat(&self) -> &Heartbeat {
         &self.heartbeat
     }
@@ -148,9 +148,9 @@ async fn main() -> ExitCode {
         .tool(Tool::new("refund", "Refunds", refund).effect(Effect::Once));
     let folder = get("SESSIONS");
     let agent = if folder.ends_with(".db") {
-        agent.sessions(Doomed { inner: Sqlite::at(folder).expect("a database"), fate, appended })
+        agent.sessions(DoomedProcess { inner: Sqlite::at(folder).expect("a database"), fate, appended })
     } else {
-        agent.sessions(Doomed { inner: Folder::at(folder).expect("a folder"), fate, appended })
+        agent.sessions(DoomedProcess { inner: Folder::at(folder).expect("a folder"), fate, appended })
     };
     let victim = Victim { heartbeat: Heartbeat::new(), fence: get("FENCE").parse().expect("a number") };
     match agent.run_text(&victim, "Resolve the ticket.").await {

@@ -9,10 +9,10 @@ use onward_core::time::Awake;
 use tokio::sync::{Notify, watch};
 
 use super::report::LoopReport;
-use crate::clock::{Clock, lock};
+use crate::clock::{ProcessClock, lock};
 use crate::supervisor::StopSignal;
-use crate::turn::Ended;
-use crate::watch::{Pulse, Reading};
+use crate::turn::TurnEnd;
+use crate::watch::{Pulse, PulseReading};
 
 /// Bytes kept of an error's text; the rest is in the user's own log.
 const LONGEST_TEXT: usize = 300;
@@ -21,7 +21,7 @@ const LONGEST_TEXT: usize = 300;
 pub(crate) struct LoopEntry {
     name: String,
     critical: bool,
-    clock: Arc<Clock>,
+    clock: Arc<ProcessClock>,
     pub(crate) stop: StopSignal,
     account: Mutex<Account>,
     /// The pulse of a loop that somebody else runs.
@@ -60,7 +60,7 @@ pub(crate) struct Totals {
 }
 
 impl LoopEntry {
-    pub(super) fn new(name: &str, rule: LoopRule, clock: Arc<Clock>, stop: StopSignal) -> Self {
+    pub(super) fn new(name: &str, rule: LoopRule, clock: Arc<ProcessClock>, stop: StopSignal) -> Self {
         let health = LoopHealth::started(rule, clock.now());
         let account = Account {
             health,
@@ -116,7 +116,7 @@ impl LoopEntry {
 
     /// `turn`: the one that ends, of which steps may have counted units already; `None` if it never said that it began.
     /// `ended`: `None` if it was the last.
-    pub(crate) fn end(&self, turn: Option<u64>, ended: Option<Ended>) {
+    pub(crate) fn end(&self, turn: Option<u64>, ended: Option<TurnEnd>) {
         self.change(|account, now| {
             if turn.is_some_and(|turn| turn != account.turn) {
                 return;
@@ -312,7 +312,7 @@ struct Transition {
 }
 
 impl Account {
-    fn end(&mut self, now: Awake, ended: Ended) {
+    fn end(&mut self, now: Awake, ended: TurnEnd) {
         match ended.iteration {
             Iteration::Progress(units @ 1..) => {
                 self.totals.units += units.saturating_sub(self.totals.stepped);
@@ -336,7 +336,7 @@ impl Account {
 
     /// Brings the account to what a pulse says. Whatever it was at when last seen has ended, if it is at something else.
     /// Trouble is one failure for as long as nothing has been tried since, however often somebody looks.
-    fn follow(&mut self, now: Awake, reading: Reading) {
+    fn follow(&mut self, now: Awake, reading: PulseReading) {
         if reading.is_gone {
             return self.health.died(now);
         }
@@ -394,7 +394,7 @@ fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use onward_core::health::Budget;
+    use onward_core::health::FailureBudget;
 
     use super::*;
     use crate::logged::logged;
@@ -404,16 +404,16 @@ mod tests {
         let minute = Duration::from_secs(60);
         let rule = LoopRule {
             critical: true,
-            budget: Budget::Consecutive(2),
+            budget: FailureBudget::Consecutive(2),
             freshness: minute,
             recovery: 1,
             startup_grace: minute,
             max_iteration: minute,
         };
-        let entry = LoopEntry::new("invoices", rule, Arc::new(Clock::start()), StopSignal::default());
+        let entry = LoopEntry::new("invoices", rule, Arc::new(ProcessClock::start()), StopSignal::default());
         let turn = |iteration, text: Option<&str>| {
             let turn = entry.begin();
-            entry.end(Some(turn), Some(Ended { iteration, text: text.map(str::to_owned) }));
+            entry.end(Some(turn), Some(TurnEnd { iteration, text: text.map(str::to_owned) }));
         };
         let fail = || turn(Iteration::Failed { code: "away" }, Some("the source is away"));
         let line = |level: &str, from: &str, to: &str, reason: &str, error: &str| {

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use onward_core::health::LoopState;
 
-use super::report::Report;
+use super::report::ProcessReport;
 
-impl Report {
+impl ProcessReport {
     /// All of it, in Prometheus' text format.
     pub fn metrics(&self) -> String {
         let mut text = Text { out: String::new(), service: escaped(&self.service) };

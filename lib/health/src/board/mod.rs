@@ -1,4 +1,4 @@
-//! What is known of a process: its loops, the inputs beside them, heartbeats, and its executor. A [`Report`] is all of it
+//! What is known of a process: its loops, the inputs beside them, heartbeats, and its executor. A [`ProcessReport`] is all of it
 //! at one instant, with the verdict.
 //!
 //! Nothing here runs by itself. Loops write into their own entry (`entry.rs`), whoever answers a probe asks for a report, and the
@@ -15,9 +15,9 @@ use onward_core::health::probes::probes;
 use onward_core::health::{LoopRule, LoopState, Sign};
 use onward_core::time::Awake;
 
-use crate::clock::{Clock, lock};
+use crate::clock::{ProcessClock, lock};
 use crate::heartbeat::{Heartbeats, LastBeat};
-use crate::input::{Input, whole_ms};
+use crate::input::{ReadinessInput, whole_ms};
 use crate::repeat::panic_text;
 use crate::supervisor::StopSignal;
 use crate::watch::Pulse;
@@ -27,15 +27,15 @@ mod metrics;
 mod report;
 
 pub(crate) use entry::LoopEntry;
-pub use report::{ExecutorReport, HeartbeatReport, InputReport, LoopReport, Report};
+pub use report::{ExecutorReport, HeartbeatReport, InputReport, LoopReport, ProcessReport};
 
 /// The health of a process, to be read from anywhere: for a page of your own, or for a test.
 #[derive(Clone, Debug)]
-pub struct Health(pub(crate) Arc<Board>);
+pub struct HealthHandle(pub(crate) Arc<Board>);
 
-impl Health {
+impl HealthHandle {
     /// A report of this instant.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> ProcessReport {
         self.0.report()
     }
 
@@ -48,7 +48,7 @@ impl Health {
 #[derive(Debug)]
 pub(crate) struct Board {
     pub(crate) service: String,
-    pub(crate) clock: Arc<Clock>,
+    pub(crate) clock: Arc<ProcessClock>,
     pub(crate) stop: StopSignal,
     /// Set when the loops run; nothing speaks for the process before.
     running: AtomicBool,
@@ -60,32 +60,32 @@ pub(crate) struct Board {
 #[derive(Debug, Default)]
 struct Parts {
     loops: Vec<Arc<LoopEntry>>,
-    inputs: Vec<Watched<Arc<dyn Input>>>,
-    heartbeats: Vec<Watched<Heartbeats>>,
+    inputs: Vec<MonitoredItem<Arc<dyn ReadinessInput>>>,
+    heartbeats: Vec<MonitoredItem<Heartbeats>>,
 }
 
 /// Something that is asked, and since when its answer is what it is.
-struct Watched<T> {
+struct MonitoredItem<T> {
     what: T,
     bad_since: Arc<Mutex<Option<Awake>>>,
     /// Of heartbeats: those that were cancelled because they are silent.
     cancelled: Arc<Mutex<HashSet<String>>>,
 }
 
-impl<T> std::fmt::Debug for Watched<T> {
+impl<T> std::fmt::Debug for MonitoredItem<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watched").field("bad_since", &self.bad_since).finish()
     }
 }
 
-impl<T: Clone> Clone for Watched<T> {
+impl<T: Clone> Clone for MonitoredItem<T> {
     fn clone(&self) -> Self {
         let (bad_since, cancelled) = (Arc::clone(&self.bad_since), Arc::clone(&self.cancelled));
         Self { what: self.what.clone(), bad_since, cancelled }
     }
 }
 
-impl<T> Watched<T> {
+impl<T> MonitoredItem<T> {
     fn new(what: T) -> Self {
         Self { what, bad_since: Arc::default(), cancelled: Arc::default() }
     }
@@ -115,7 +115,7 @@ impl Board {
     pub(crate) fn new(service: &str) -> Self {
         Self {
             service: service.to_owned(),
-            clock: Arc::new(Clock::start()),
+            clock: Arc::new(ProcessClock::start()),
             stop: StopSignal::default(),
             running: AtomicBool::new(false),
             parts: Mutex::default(),
@@ -141,12 +141,12 @@ impl Board {
         lock(&self.parts).loops.push(Arc::new(entry.with_pulse(pulse)));
     }
 
-    pub(crate) fn add_input(&self, input: Arc<dyn Input>) {
-        lock(&self.parts).inputs.push(Watched::new(input));
+    pub(crate) fn add_input(&self, input: Arc<dyn ReadinessInput>) {
+        lock(&self.parts).inputs.push(MonitoredItem::new(input));
     }
 
     pub(crate) fn add_heartbeats(&self, heartbeats: Heartbeats) {
-        lock(&self.parts).heartbeats.push(Watched::new(heartbeats));
+        lock(&self.parts).heartbeats.push(MonitoredItem::new(heartbeats));
     }
 
     /// Tells the turn that this loop is in to end.
@@ -175,7 +175,7 @@ impl Board {
         }
     }
 
-    pub(crate) fn report(&self) -> Report {
+    pub(crate) fn report(&self) -> ProcessReport {
         let now = self.clock.now();
         // Inputs and heartbeats are other people's code: no lock of ours is held while they are asked.
         let (loops, inputs, heartbeats) = {
@@ -215,7 +215,7 @@ impl Board {
             .chain(stopping.then_some(Sign::Stopping))
             .chain((!running).then_some(Sign::Loop(LoopState::Starting)));
         let verdict = probes(signs);
-        Report {
+        ProcessReport {
             service: self.service.clone(),
             live: verdict.live,
             ready: verdict.ready,
@@ -239,7 +239,7 @@ fn ms_since(now: Awake, since: Option<Awake>) -> Option<u64> {
     since.map(|at| now.since(at).as_millis() as u64)
 }
 
-fn input_report(input: &Watched<Arc<dyn Input>>, now: Awake) -> InputReport {
+fn input_report(input: &MonitoredItem<Arc<dyn ReadinessInput>>, now: Awake) -> InputReport {
     let what = &input.what;
     let name = asked(|| what.name().to_owned()).unwrap_or_else(|_| "?".to_owned());
     let critical = asked(|| what.is_critical()).unwrap_or(true);
@@ -257,7 +257,7 @@ fn input_report(input: &Watched<Arc<dyn Input>>, now: Awake) -> InputReport {
 }
 
 /// `None` while nobody is at work.
-fn heartbeat_report(watched: &Watched<Heartbeats>) -> Option<HeartbeatReport> {
+fn heartbeat_report(watched: &MonitoredItem<Heartbeats>) -> Option<HeartbeatReport> {
     let Heartbeats { name, critical, silent_after, beating } = &watched.what;
     let all_silent = beating.silent(*silent_after);
     let (news, over): (Vec<&LastBeat>, Vec<String>) = {
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    impl Input for Panics {
+    impl ReadinessInput for Panics {
         fn name(&self) -> &str {
             self.ask();
             "stock"

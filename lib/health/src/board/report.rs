@@ -11,7 +11,7 @@ use super::entry::Totals;
 
 /// The health of a process at one instant.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct ProcessReport {
     pub service: String,
     /// No: a restart helps.
     pub live: bool,
@@ -29,7 +29,7 @@ pub struct Report {
     pub executor: Option<ExecutorReport>,
 }
 
-impl Report {
+impl ProcessReport {
     /// The reason why the process is not live, for people.
     pub fn why_not_live(&self) -> Option<String> {
         self.why(Sign::is_live)
@@ -202,7 +202,7 @@ mod tests {
             silent_after_ms: 30_000,
             place: None,
         };
-        let report = Report {
+        let report = ProcessReport {
             service: "test".into(),
             live: false,
             ready: false,

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use crate::board::{Board, ExecutorReport, HeartbeatReport, InputReport, LoopReport, Report};
+use crate::board::{Board, ExecutorReport, HeartbeatReport, InputReport, LoopReport, ProcessReport};
 use crate::clock::lock;
 
 /// Connections at a time; further ones wait in the kernel's queue.
@@ -24,14 +24,14 @@ const MAX_REQUEST: usize = 8 * 1024;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
-pub(super) struct Listener {
+pub(super) struct ProbeListener {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProbeState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProbeState {
     board: Arc<Board>,
     handle: Handle,
     closed: AtomicBool,
@@ -39,12 +39,17 @@ struct Shared {
     ended: Condvar,
 }
 
-impl Listener {
+impl ProbeListener {
     pub(super) fn open(address: &str, board: Arc<Board>, handle: Handle) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        let shared =
-            Shared { board, handle, closed: AtomicBool::new(false), connections: Mutex::new(0), ended: Condvar::new() };
+        let shared = ProbeState {
+            board,
+            handle,
+            closed: AtomicBool::new(false),
+            connections: Mutex::new(0),
+            ended: Condvar::new(),
+        };
         let shared = Arc::new(shared);
         let served = Arc::clone(&shared);
         let thread = thread::Builder::new().name("onward-probes".into()).spawn(move || serve(&listener, &served))?;
@@ -57,7 +62,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for ProbeListener {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Release);
         let mut own = self.address;
@@ -76,7 +81,7 @@ impl Drop for Listener {
     }
 }
 
-fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
+fn serve(listener: &TcpListener, shared: &Arc<ProbeState>) {
     loop {
         let accepted = listener.accept();
         if shared.closed.load(Ordering::Acquire) {
@@ -105,10 +110,10 @@ fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 /// A place among the connections that are allowed at a time.
-struct Place(Arc<Shared>);
+struct Place(Arc<ProbeState>);
 
 impl Place {
-    fn take(shared: &Arc<Shared>) -> Self {
+    fn take(shared: &Arc<ProbeState>) -> Self {
         let count = lock(&shared.connections);
         let mut count = shared
             .ended
@@ -126,7 +131,7 @@ impl Drop for Place {
     }
 }
 
-fn converse(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
+fn converse(mut stream: TcpStream, shared: &ProbeState) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut head = Vec::new();
     let answer = loop {
@@ -200,7 +205,7 @@ impl Answer {
     }
 }
 
-fn answer(head: &[u8], shared: &Shared) -> Answer {
+fn answer(head: &[u8], shared: &ProbeState) -> Answer {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = std::str::from_utf8(line).unwrap_or_default().split(' ');
     let (Some(method), Some(target), Some("HTTP/1.1" | "HTTP/1.0")) = (words.next(), words.next(), words.next()) else {
@@ -214,9 +219,9 @@ fn answer(head: &[u8], shared: &Shared) -> Answer {
     let path = target.split('?').next().unwrap_or_default();
     let report = || shared.board.report();
     let answer = match path {
-        "/livez" => probe(&report(), Report::why_not_live),
-        "/readyz" => probe(&report(), Report::why_not_ready),
-        "/startupz" => probe(&report(), Report::why_not_started),
+        "/livez" => probe(&report(), ProcessReport::why_not_live),
+        "/readyz" => probe(&report(), ProcessReport::why_not_ready),
+        "/startupz" => probe(&report(), ProcessReport::why_not_started),
         "/status" => Answer::json(200, &Status::of(&report())),
         "/metrics" => {
             let kind = "text/plain; version=0.0.4; charset=utf-8";
@@ -227,7 +232,7 @@ fn answer(head: &[u8], shared: &Shared) -> Answer {
     Answer { has_body: method == "GET", ..answer }
 }
 
-fn probe(report: &Report, why: fn(&Report) -> Option<String>) -> Answer {
+fn probe(report: &ProcessReport, why: fn(&ProcessReport) -> Option<String>) -> Answer {
     let reason = why(report);
     let (code, status) = if reason.is_none() { (200, "ok") } else { (503, "unavailable") };
     Answer::json(code, &ProbeAnswer { status, reason, parts: PartsAnswer::of(report) })
@@ -250,8 +255,8 @@ struct PartsAnswer<'a> {
 }
 
 impl<'a> PartsAnswer<'a> {
-    fn of(report: &'a Report) -> Self {
-        let Report { loops, inputs, heartbeats, executor, .. } = report;
+    fn of(report: &'a ProcessReport) -> Self {
+        let ProcessReport { loops, inputs, heartbeats, executor, .. } = report;
         Self { loops, inputs, heartbeats, executor }
     }
 }
@@ -269,8 +274,8 @@ struct Status<'a> {
 }
 
 impl<'a> Status<'a> {
-    fn of(report: &'a Report) -> Self {
-        let Report { service, live, ready, started, stopping, .. } = report;
+    fn of(report: &'a ProcessReport) -> Self {
+        let ProcessReport { service, live, ready, started, stopping, .. } = report;
         let (live, ready, started, stopping) = (*live, *ready, *started, *stopping);
         Self { service, live, ready, started, stopping, reason: report.why_not_ready(), parts: PartsAnswer::of(report) }
     }

@@ -20,12 +20,12 @@ use std::time::{Duration, Instant};
 use onward_core::health::{LoopReason, LoopState};
 use tokio::runtime::Handle;
 
-use self::http::Listener;
+use self::http::ProbeListener;
 use self::ready_file::ReadyFileKeeper;
 use self::systemd::Notifier;
-use crate::board::{Board, LoopReport, Report};
+use crate::board::{Board, LoopReport, ProcessReport};
 use crate::executor::Executor;
-use crate::policy::Table;
+use crate::policy::SettingsTable;
 
 mod http;
 mod ready_file;
@@ -67,15 +67,15 @@ impl EyeSettings {
 
     /// Whether the settings can be kept; if not, those that contradict each other. `watchdog` is systemd's
     /// `WatchdogSec`.
-    pub(crate) fn check(&self, watchdog: Option<Duration>) -> Result<(), (Vec<String>, Table)> {
+    pub(crate) fn check(&self, watchdog: Option<Duration>) -> Result<(), (Vec<String>, SettingsTable)> {
         let problems = self.problems(watchdog);
         if problems.is_empty() { Ok(()) } else { Err((problems, self.table(watchdog))) }
     }
 
-    fn table(&self, watchdog: Option<Duration>) -> Table {
+    fn table(&self, watchdog: Option<Duration>) -> SettingsTable {
         let watchdog = watchdog.filter(|_| self.systemd);
         let or = |span: Option<Duration>, none: &str| span.map_or_else(|| none.to_owned(), |span| format!("{span:?}"));
-        Table(vec![
+        SettingsTable(vec![
             ("wait between looks", format!("{:?}", self.look_every(watchdog)), false),
             ("executor's lag", format!("{:?}", self.executor_lag()), self.executor_lag.is_some()),
             ("exit after a stall", or(self.exit_after, "never"), self.exit_after.is_some()),
@@ -111,7 +111,7 @@ pub(crate) struct Eye {
     /// Dropped to end the thread.
     open: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    listener: Option<Listener>,
+    listener: Option<ProbeListener>,
 }
 
 impl Eye {
@@ -119,10 +119,10 @@ impl Eye {
     pub(crate) fn open(board: Arc<Board>, settings: EyeSettings) -> io::Result<Self> {
         let handle = Handle::current();
         let listener = match &settings.probes {
-            Some(address) => Some(Listener::open(address, Arc::clone(&board), handle.clone())?),
+            Some(address) => Some(ProbeListener::open(address, Arc::clone(&board), handle.clone())?),
             None => None,
         };
-        let address = listener.as_ref().map(Listener::address);
+        let address = listener.as_ref().map(ProbeListener::address);
         let (open, closed) = mpsc::channel();
         let look_every = settings.look_every(sd_notify::watchdog_enabled());
         let looking = move || {
@@ -141,7 +141,7 @@ impl Eye {
     }
 
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.listener.as_ref().map(Listener::address)
+        self.listener.as_ref().map(ProbeListener::address)
     }
 }
 
@@ -216,7 +216,7 @@ impl Sight {
     }
 
     /// Each turn that hangs is logged and cancelled once.
-    fn cancel_stalled(&mut self, report: &Report) {
+    fn cancel_stalled(&mut self, report: &ProcessReport) {
         let stalled: Vec<_> = report.loops.iter().filter(|one| one.state == LoopState::Stalled).collect();
         self.stalls.retain(|name, _| stalled.iter().any(|one| one.name == *name));
         for one in stalled {
@@ -230,7 +230,7 @@ impl Sight {
         }
     }
 
-    fn exit_if_lost(&mut self, report: &Report) {
+    fn exit_if_lost(&mut self, report: &ProcessReport) {
         let why = report.why_not_live();
         let is_news = self.loss.0.is_none();
         let now = Instant::now();
@@ -344,7 +344,7 @@ mod tests {
     async fn the_ready_file_is_removed_when_an_input_panics() {
         #[derive(Clone, Default)]
         struct Bug(Arc<std::sync::atomic::AtomicBool>);
-        impl crate::input::Input for Bug {
+        impl crate::input::ReadinessInput for Bug {
             fn name(&self) -> &str {
                 "stock"
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 
-use crate::board::Report;
+use crate::board::ProcessReport;
 
 #[derive(Debug)]
 pub(crate) struct Notifier {
@@ -34,12 +34,12 @@ impl Notifier {
         }
     }
 
-    pub(crate) fn notify(&mut self, report: &Report) {
+    pub(crate) fn notify(&mut self, report: &ProcessReport) {
         self.messages(report, Instant::now()).iter().for_each(Message::send);
     }
 
     /// The messages that are due, in this order.
-    fn messages(&mut self, report: &Report, now: Instant) -> Vec<Message> {
+    fn messages(&mut self, report: &ProcessReport, now: Instant) -> Vec<Message> {
         let mut messages = Vec::new();
         if report.stopping && !std::mem::replace(&mut self.is_stopping_said, true) {
             messages.push(Message::Stopping);
@@ -94,7 +94,7 @@ impl Message {
     }
 }
 
-impl Report {
+impl ProcessReport {
     /// States and reasons without figures, which would make every look's line another.
     fn status_line(&self, verdict: &str) -> String {
         let loops = self.loops.iter().filter(|one| one.critical && !one.state.is_ready());
@@ -114,8 +114,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn report(live: bool, ready: bool, stopping: bool) -> Report {
-        Report {
+    fn report(live: bool, ready: bool, stopping: bool) -> ProcessReport {
+        ProcessReport {
             service: "test".into(),
             live,
             ready,

@@ -85,8 +85,8 @@ impl Calendar {
     }
 
     /// The due instants later than this, in order, each later than the one before.
-    pub fn after(&self, after: Wall) -> Due<'_> {
-        Due { calendar: self, last: after }
+    pub fn after(&self, after: Wall) -> CalendarInstants<'_> {
+        CalendarInstants { calendar: self, last: after }
     }
 
     /// The longest time from one due instant to the next among the next few. None if there are not two of them.
@@ -116,12 +116,12 @@ impl Calendar {
 
 /// Due instants, in order.
 #[derive(Clone, Debug)]
-pub struct Due<'a> {
+pub struct CalendarInstants<'a> {
     calendar: &'a Calendar,
     last: Wall,
 }
 
-impl Iterator for Due<'_> {
+impl Iterator for CalendarInstants<'_> {
     type Item = Wall;
 
     fn next(&mut self) -> Option<Wall> {

@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::store::{
-    ENDED_TOLD, EndedRun, Entry, EntryColumns, JobRecords, Kept, OpenRun, RunEnd, ScheduleStore, StoreError, ms, wall,
+    ENDED_TOLD, EndedRun, EntryColumns, JobRecords, OpenRun, RecordBook, RunEnd, ScheduleEntry, ScheduleStore,
+    StoreError, ms, wall,
 };
 
 /// Records in a file.
@@ -65,22 +66,22 @@ struct StoredRecord {
 }
 
 impl StoredJob {
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> RecordBook {
         let open = self.open.iter().map(|(due, until)| OpenRun { due: wall(*due), claimed_until: wall(*until) });
         let ended = self.records.iter().rev().filter_map(|record| {
             Some(EndedRun { due: wall(record.due_ms), end: RunEnd::of_word(record.outcome.as_deref()?) })
         });
         let mut ended: Vec<EndedRun> = ended.take(ENDED_TOLD).collect();
         ended.reverse();
-        Kept { horizon: wall(self.horizon_ms), open: open.collect(), ended }
+        RecordBook { horizon: wall(self.horizon_ms), open: open.collect(), ended }
     }
 
-    fn keep(&mut self, kept: &Kept) {
+    fn keep(&mut self, kept: &RecordBook) {
         self.horizon_ms = ms(kept.horizon);
         self.open = kept.open.iter().map(|run| (ms(run.due), ms(run.claimed_until))).collect();
     }
 
-    fn record(&mut self, entry: &Entry) {
+    fn record(&mut self, entry: &ScheduleEntry) {
         if self.records.len() == RECORDS_KEPT {
             self.records.pop_front();
         }
@@ -184,7 +185,7 @@ impl ScheduleStore for FileStore {
         .await
     }
 
-    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn add(&self, job: &str, after: Wall, entries: Vec<ScheduleEntry>) -> Result<bool, StoreError> {
         let job = job.to_owned();
         self.ask(move |jobs| {
             let known = jobs.entry(job).or_default();

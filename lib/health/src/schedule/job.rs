@@ -37,14 +37,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use onward_core::health::Budget;
-use onward_core::schedule::{LATE_AFTER, Missed, Overlap, jitter};
+use onward_core::health::FailureBudget;
+use onward_core::schedule::{LATE_AFTER, MissedPolicy, Overlap, jitter};
 use onward_core::time::{Wall, span_ms};
 
 use super::calendar::{Calendar, TimingError};
 use super::store::{AnyStore, MemoryStore, ScheduleStore};
 use crate::repeat::Loop;
-use crate::supervisor::{Supervised, Supervisor};
+use crate::supervisor::{SupervisedItem, Supervisor};
 use crate::turn::Reporter;
 
 /// The wall clock is looked at again after this long at the latest: it may have been stepped.
@@ -69,9 +69,9 @@ pub struct Job {
     name: String,
     calendar: Calendar,
     critical: bool,
-    budget: Option<Budget>,
+    budget: Option<FailureBudget>,
     overlap: Overlap,
-    missed: Missed,
+    missed: MissedPolicy,
     jitter: Duration,
     longest_run: Duration,
     store: Arc<dyn AnyStore>,
@@ -117,7 +117,7 @@ impl Job {
             critical: false,
             budget: None,
             overlap: Overlap::default(),
-            missed: Missed::default(),
+            missed: MissedPolicy::default(),
             jitter: Duration::ZERO,
             longest_run: LONGEST_RUN,
             store: Arc::new(MemoryStore::new()),
@@ -134,7 +134,7 @@ impl Job {
     }
 
     /// Failures that are tolerated; three in a row unless it is set.
-    pub fn budget(mut self, budget: Budget) -> Self {
+    pub fn budget(mut self, budget: FailureBudget) -> Self {
         self.budget = Some(budget);
         self
     }
@@ -146,7 +146,7 @@ impl Job {
     }
 
     /// The fate of instants that have come together, after a stop for instance.
-    pub fn missed(mut self, missed: Missed) -> Self {
+    pub fn missed(mut self, missed: MissedPolicy) -> Self {
         self.missed = missed;
         self
     }
@@ -193,7 +193,7 @@ impl fmt::Debug for Job {
     }
 }
 
-impl Supervised for Job {
+impl SupervisedItem for Job {
     fn add_to(self, service: &Supervisor) {
         let (freshness, every) = (self.freshness(), self.gap() + self.jitter + LATE_AFTER);
         let name = self.name.clone();

@@ -27,12 +27,14 @@ mod postgres;
 mod sqlite;
 mod store;
 
-pub use calendar::{Calendar, Due, SHORTEST_INTERVAL, TimingError};
+pub use calendar::{Calendar, CalendarInstants, SHORTEST_INTERVAL, TimingError};
 pub use file::FileStore;
 pub use job::{Job, JobRun};
-pub use onward_core::schedule::{Missed, Overlap, Passed, Reason};
+pub use onward_core::schedule::{MissedPolicy, Overlap, PassedInstants, RecordReason};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use sqlite::SqliteStore;
-pub use store::{ENDED_TOLD, EndedRun, Entry, JobRecords, MemoryStore, OpenRun, RunEnd, ScheduleStore, StoreError};
+pub use store::{
+    ENDED_TOLD, EndedRun, JobRecords, MemoryStore, OpenRun, RunEnd, ScheduleEntry, ScheduleStore, StoreError,
+};

@@ -6,11 +6,12 @@
 
 use onward_core::schedule::RECORDS_KEPT;
 use onward_core::time::Wall;
-use onward_database::{Database, DatabaseError, Param};
+use onward_database::{DatabaseError, Param, SharedConnection};
 use tokio_postgres::types::Type;
 
 use super::store::{
-    ENDED_TOLD, EndedRun, Entry, EntryColumns, JobRecords, OpenRun, RunEnd, SCHEMA, ScheduleStore, StoreError, ms, wall,
+    ENDED_TOLD, EndedRun, EntryColumns, JobRecords, OpenRun, RunEnd, SCHEMA, ScheduleEntry, ScheduleStore, StoreError,
+    ms, wall,
 };
 
 /// The letters `onws`: a lock so that of processes that start together, one makes the tables.
@@ -53,7 +54,7 @@ const END: &str =
 /// Records in PostgreSQL, which any number of processes share: one of them fires.
 #[derive(Debug)]
 pub struct PostgresStore {
-    database: Database,
+    database: SharedConnection,
 }
 
 impl PostgresStore {
@@ -62,7 +63,7 @@ impl PostgresStore {
     ///
     /// TLS is used where the URL says `sslmode=require`, and the server must then have a certificate that browsers trust.
     pub async fn open(url: &str) -> Result<Self, StoreError> {
-        let store = Self { database: Database::at(url, "onward-schedules")? };
+        let store = Self { database: SharedConnection::at(url, "onward-schedules")? };
         let client = store.database.client().await?;
         let found = client.query_typed("SELECT to_regclass('onward_schedule_records') IS NOT NULL", &[]);
         if !store.database.answered(found).await?[0].get::<_, bool>(0) {
@@ -104,8 +105,8 @@ impl ScheduleStore for PostgresStore {
         Ok(JobRecords { horizon: wall(first.get(0)), open, ended })
     }
 
-    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
-        let columns: Vec<EntryColumns> = entries.iter().map(Entry::columns).collect();
+    async fn add(&self, job: &str, after: Wall, entries: Vec<ScheduleEntry>) -> Result<bool, StoreError> {
+        let columns: Vec<EntryColumns> = entries.iter().map(ScheduleEntry::columns).collect();
         let horizon = columns.iter().map(|one| one.last_due_ms).max().unwrap_or(ms(after));
         let of = |read: fn(&EntryColumns) -> i64| columns.iter().map(read).collect::<Vec<i64>>();
         let texts = |read: fn(&EntryColumns) -> &'static str| columns.iter().map(read).collect::<Vec<&str>>();

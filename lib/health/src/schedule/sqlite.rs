@@ -12,7 +12,8 @@ use onward_core::time::Wall;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use super::store::{
-    ENDED_TOLD, EndedRun, Entry, EntryColumns, JobRecords, OpenRun, RunEnd, SCHEMA, ScheduleStore, StoreError, ms, wall,
+    ENDED_TOLD, EndedRun, EntryColumns, JobRecords, OpenRun, RunEnd, SCHEMA, ScheduleEntry, ScheduleStore, StoreError,
+    ms, wall,
 };
 use crate::clock::lock;
 
@@ -95,9 +96,9 @@ impl ScheduleStore for SqliteStore {
         .await
     }
 
-    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn add(&self, job: &str, after: Wall, entries: Vec<ScheduleEntry>) -> Result<bool, StoreError> {
         let job = job.to_owned();
-        let columns: Vec<EntryColumns> = entries.iter().map(Entry::columns).collect();
+        let columns: Vec<EntryColumns> = entries.iter().map(ScheduleEntry::columns).collect();
         self.transaction(move |connection| {
             let horizon = columns.iter().map(|one| one.last_due_ms).max().unwrap_or(ms(after));
             let moved =

@@ -12,7 +12,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use onward_core::schedule::{Passed, Reason};
+use onward_core::schedule::{PassedInstants, RecordReason};
 use onward_core::time::Wall;
 
 use crate::clock::lock;
@@ -54,12 +54,12 @@ pub struct OpenRun {
 
 /// The record of due instants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Entry {
-    Fired { due: Wall, reason: Reason, claimed_until: Wall },
-    Passed(Passed),
+pub enum ScheduleEntry {
+    Fired { due: Wall, reason: RecordReason, claimed_until: Wall },
+    Passed(PassedInstants),
 }
 
-impl Entry {
+impl ScheduleEntry {
     pub(super) fn last(&self) -> Wall {
         match self {
             Self::Fired { due, .. } => *due,
@@ -142,8 +142,12 @@ pub trait ScheduleStore: Send + Sync + 'static {
 
     /// Adds these, in order, if the horizon still is `after`: all of them, and the horizon is that of the last. Says
     /// whether it did.
-    fn add(&self, job: &str, after: Wall, entries: Vec<Entry>)
-    -> impl Future<Output = Result<bool, StoreError>> + Send;
+    fn add(
+        &self,
+        job: &str,
+        after: Wall,
+        entries: Vec<ScheduleEntry>,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Claims an open run whose claim is this one. Says whether it did: another may have been quicker.
     fn reclaim(&self, job: &str, run: OpenRun, until: Wall) -> impl Future<Output = Result<bool, StoreError>> + Send;
@@ -157,7 +161,7 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send +
 /// [`ScheduleStore`], without its type.
 pub(super) trait AnyStore: Send + Sync {
     fn open<'a>(&'a self, job: &'a str, now: Wall) -> Answer<'a, JobRecords>;
-    fn add<'a>(&'a self, job: &'a str, after: Wall, entries: Vec<Entry>) -> Answer<'a, bool>;
+    fn add<'a>(&'a self, job: &'a str, after: Wall, entries: Vec<ScheduleEntry>) -> Answer<'a, bool>;
     fn reclaim<'a>(&'a self, job: &'a str, run: OpenRun, until: Wall) -> Answer<'a, bool>;
     fn end<'a>(&'a self, job: &'a str, due: Wall, end: RunEnd) -> Answer<'a, ()>;
 }
@@ -167,7 +171,7 @@ impl<S: ScheduleStore> AnyStore for S {
         Box::pin(ScheduleStore::open(self, job, now))
     }
 
-    fn add<'a>(&'a self, job: &'a str, after: Wall, entries: Vec<Entry>) -> Answer<'a, bool> {
+    fn add<'a>(&'a self, job: &'a str, after: Wall, entries: Vec<ScheduleEntry>) -> Answer<'a, bool> {
         Box::pin(ScheduleStore::add(self, job, after, entries))
     }
 
@@ -183,17 +187,17 @@ impl<S: ScheduleStore> AnyStore for S {
 /// Records in memory: what every job has unless it is given another store. A restart forgets them, and what was due
 /// while the process was away is not known to it.
 #[derive(Clone, Debug, Default)]
-pub struct MemoryStore(Arc<Mutex<BTreeMap<String, Kept>>>);
+pub struct MemoryStore(Arc<Mutex<BTreeMap<String, RecordBook>>>);
 
 /// The records of one job.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Kept {
+pub(super) struct RecordBook {
     pub(super) horizon: Wall,
     pub(super) open: Vec<OpenRun>,
     pub(super) ended: Vec<EndedRun>,
 }
 
-impl Kept {
+impl RecordBook {
     fn new(now: Wall) -> Self {
         Self { horizon: now, open: Vec::new(), ended: Vec::new() }
     }
@@ -202,12 +206,12 @@ impl Kept {
         JobRecords { horizon: self.horizon, open: self.open.clone(), ended: self.ended.clone() }
     }
 
-    pub(super) fn add(&mut self, after: Wall, entries: &[Entry]) -> bool {
+    pub(super) fn add(&mut self, after: Wall, entries: &[ScheduleEntry]) -> bool {
         if self.horizon != after {
             return false;
         }
         for entry in entries {
-            if let Entry::Fired { due, claimed_until, .. } = *entry {
+            if let ScheduleEntry::Fired { due, claimed_until, .. } = *entry {
                 self.open.push(OpenRun { due, claimed_until });
             }
             self.horizon = self.horizon.max(entry.last());
@@ -235,7 +239,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    fn with<T>(&self, job: &str, change: impl FnOnce(&mut Kept) -> T) -> Result<T, StoreError> {
+    fn with<T>(&self, job: &str, change: impl FnOnce(&mut RecordBook) -> T) -> Result<T, StoreError> {
         let mut jobs = lock(&self.0);
         let kept = jobs.get_mut(job).ok_or_else(|| StoreError(format!("job `{job}` was not opened")))?;
         Ok(change(kept))
@@ -245,10 +249,10 @@ impl MemoryStore {
 impl ScheduleStore for MemoryStore {
     async fn open(&self, job: &str, now: Wall) -> Result<JobRecords, StoreError> {
         let mut jobs = lock(&self.0);
-        Ok(jobs.entry(job.to_owned()).or_insert_with(|| Kept::new(now)).records())
+        Ok(jobs.entry(job.to_owned()).or_insert_with(|| RecordBook::new(now)).records())
     }
 
-    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn add(&self, job: &str, after: Wall, entries: Vec<ScheduleEntry>) -> Result<bool, StoreError> {
         self.with(job, |kept| kept.add(after, &entries))
     }
 

@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use onward_health::{
-    Beating, Count, Dependency, Health, Heartbeats, LastBeat, Loop, Outcome, RunError, Stopper, Supervisor,
+    Beating, Count, Dependency, HealthHandle, Heartbeats, LastBeat, Loop, Outcome, RunError, Stopper, Supervisor,
 };
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use crate::support::{exchange, get, probe, until};
 
-struct Refused;
+struct RefusedProbe;
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedProbe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("refused")
     }
@@ -29,7 +29,7 @@ struct Service {
     runtime: Runtime,
     running: JoinHandle<Result<(), RunError>>,
     stopper: Stopper,
-    health: Health,
+    health: HealthHandle,
     address: SocketAddr,
 }
 
@@ -45,7 +45,7 @@ impl Service {
 }
 
 fn idle(name: &str) -> Loop {
-    Loop::new(name, |_| async { Ok::<_, Refused>(Outcome::Idle) }).every(Duration::from_millis(50)).critical()
+    Loop::new(name, |_| async { Ok::<_, RefusedProbe>(Outcome::Idle) }).every(Duration::from_millis(50)).critical()
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn every_page() {
 #[test]
 fn a_page_says_how_old_a_success_is_and_before_it_that_there_is_none() {
     let service = Supervisor::new("billing");
-    let turn = |_| async { Err::<Outcome, _>(Refused) };
+    let turn = |_| async { Err::<Outcome, _>(RefusedProbe) };
     service.add(Loop::new("poll", turn).every(Duration::from_millis(50)).critical());
     let service = Service::start(service);
     let (code, body) = until("a failure", || {

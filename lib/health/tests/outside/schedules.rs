@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use onward_health::Supervisor;
 use onward_health::schedule::{Job, JobRun, Overlap, PostgresStore};
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 use tokio_postgres::{Client, NoTls};
 
 use crate::support::{Program, get, probe, until};
@@ -97,7 +97,7 @@ async fn reaches(client: &Client, ms: i64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn replicas_on_one_postgres_that_are_killed_give_each_instant_one_record() {
-    let url = Postgres::shared().database().unwrap();
+    let url = PostgresServer::shared().database().unwrap();
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute("CREATE TABLE runs (due_ms bigint)").await.unwrap();

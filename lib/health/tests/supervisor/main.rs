@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onward_health::{
-    Backoff, Budget, Dependency, Health, Loop, LoopReason, LoopReport, LoopState, Outcome, RestartRule, RunError,
+    Backoff, Budget, Dependency, HealthHandle, Loop, LoopReason, LoopReport, LoopState, Outcome, RestartRule, RunError,
     Supervisor, Turn,
 };
 use tokio::sync::Notify;
@@ -21,9 +21,9 @@ const fn s(seconds: u64) -> Duration {
 }
 
 /// An error of the user's own, of which nothing is asked but a text.
-struct Refused;
+struct RefusedInput;
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("connection refused")
     }
@@ -33,11 +33,11 @@ fn service() -> Supervisor {
     Supervisor::new("test").without_signals()
 }
 
-fn run(service: Supervisor) -> (Health, JoinHandle<Result<(), RunError>>) {
+fn run(service: Supervisor) -> (HealthHandle, JoinHandle<Result<(), RunError>>) {
     (service.health(), tokio::spawn(service.run()))
 }
 
-fn one(health: &Health) -> LoopReport {
+fn one(health: &HealthHandle) -> LoopReport {
     health.report().loops.remove(0)
 }
 
@@ -59,7 +59,7 @@ async fn a_loop_that_catches_everything_and_sleeps_turns_readiness_red_and_recov
     let seen = Arc::clone(&works);
     let turn = move |_turn: Turn| {
         let works = seen.load(Ordering::Relaxed) == 1;
-        async move { if works { Ok(Outcome::Progress(1)) } else { Err(Refused) } }
+        async move { if works { Ok(Outcome::Progress(1)) } else { Err(RefusedInput) } }
     };
     service.add(Loop::new("publish", turn).every(s(1)).critical());
     let stop = service.stopper();
@@ -91,7 +91,7 @@ async fn a_turn_of_five_minutes_that_steps_is_healthy_throughout() {
             sleep(s(30)).await;
             turn.progress(1);
         }
-        Ok::<_, Refused>(Outcome::Progress(10))
+        Ok::<_, RefusedInput>(Outcome::Progress(10))
     };
     service.add(Loop::new("reindex", turn).every(s(1)).critical().freshness(s(60)));
     let stop = service.stopper();
@@ -116,7 +116,7 @@ async fn a_turn_that_only_beats_is_alive_and_not_ready() {
             turn.beat();
         }
         #[allow(unreachable_code)]
-        Ok::<_, Refused>(Outcome::Idle)
+        Ok::<_, RefusedInput>(Outcome::Idle)
     };
     service.add(Loop::new("busy", turn).every(s(1)).critical());
     let (health, running) = run(service);
@@ -137,7 +137,7 @@ async fn a_crash_is_seen_at_once_and_too_many_of_them_are_the_end() {
         let number = seen.fetch_add(1, Ordering::Relaxed);
         async move {
             assert!(number == 0, "out of luck in turn {number}");
-            Ok::<_, Refused>(Outcome::Progress(1))
+            Ok::<_, RefusedInput>(Outcome::Progress(1))
         }
     };
     let rule = RestartRule { backoff: Backoff { base: s(2), max: s(20) }, most: 2, within: s(600) };
@@ -173,7 +173,7 @@ async fn a_turn_that_hangs_is_cancelled_and_the_loop_goes_on() {
             if number == 1 {
                 std::future::pending::<()>().await;
             }
-            Ok::<_, Refused>(Outcome::Progress(1))
+            Ok::<_, RefusedInput>(Outcome::Progress(1))
         }
     };
     service.add(Loop::new("hang", turn).every(s(1)).critical().longest_turn(s(20)));
@@ -204,7 +204,7 @@ async fn a_dependency_that_is_down_leaves_liveness_alone() {
     let service = service();
     let db = Dependency::new("postgres");
     service.add(db.clone());
-    service.add(Loop::new("poll", |_| async { Ok::<_, Refused>(Outcome::Idle) }).every(s(1)).critical());
+    service.add(Loop::new("poll", |_| async { Ok::<_, RefusedInput>(Outcome::Idle) }).every(s(1)).critical());
     let (health, running) = run(service);
     until("ready", || health.report().ready).await;
     db.down("connection refused");
@@ -225,7 +225,7 @@ async fn waits_end_early_when_the_loop_is_woken() {
     let turn = move |turn: Turn| {
         seen.fetch_add(1, Ordering::Relaxed);
         turn.next_in(s(40));
-        async { Ok::<_, Refused>(Outcome::Idle) }
+        async { Ok::<_, RefusedInput>(Outcome::Idle) }
     };
     let poll = Loop::new("poll", turn).every(s(1)).critical();
     let waker = poll.waker();
@@ -244,12 +244,12 @@ async fn finished_is_healthy_and_the_service_ends_when_all_are() {
     let service = service();
     let gate = Arc::new(Notify::new());
     let opened = Arc::clone(&gate);
-    service.add(Loop::new("migrate", |_| async { Ok::<_, Refused>(Outcome::Finished) }).critical());
+    service.add(Loop::new("migrate", |_| async { Ok::<_, RefusedInput>(Outcome::Finished) }).critical());
     let wait = move |_| {
         let gate = Arc::clone(&opened);
         async move {
             gate.notified().await;
-            Ok::<_, Refused>(Outcome::Finished)
+            Ok::<_, RefusedInput>(Outcome::Finished)
         }
     };
     service.add(Loop::new("import", wait));
@@ -269,7 +269,7 @@ async fn a_stop_before_the_start_is_not_lost() {
     let seen = Arc::clone(&turns);
     let turn = move |_| {
         seen.fetch_add(1, Ordering::Relaxed);
-        async { Ok::<_, Refused>(Outcome::Idle) }
+        async { Ok::<_, RefusedInput>(Outcome::Idle) }
     };
     let service = service.probes("127.0.0.1:0");
     service.add(Loop::new("poll", turn).critical());
@@ -287,7 +287,7 @@ async fn one_deadline_for_all() {
         move |turn: Turn| async move {
             turn.stopping().await;
             sleep(s(seconds)).await;
-            Ok::<_, Refused>(Outcome::Progress(1))
+            Ok::<_, RefusedInput>(Outcome::Progress(1))
         }
     };
     for (name, seconds) in [("quick", 3), ("slow", 9), ("endless", 11), ("lost", 4000)] {
@@ -319,7 +319,7 @@ async fn a_turn_that_blocks_its_thread_does_not_keep_the_service_from_ending() {
         async move {
             begun.map(|begun| begun.send(()));
             let _ = blocked.lock().unwrap().recv();
-            Ok::<_, Refused>(Outcome::Idle)
+            Ok::<_, RefusedInput>(Outcome::Idle)
         }
     };
     let service = service().shutdown_within(Duration::from_millis(10));
@@ -362,8 +362,8 @@ async fn a_loop_that_runs_by_itself_reports_several_turns_at_a_time() {
                 reporter.progress(1);
                 for number in [number, number + 1] {
                     match number {
-                        6 => return Err(Refused),
-                        _ if number % 5 == 0 => reporter.record_failure("refused", Refused),
+                        6 => return Err(RefusedInput),
+                        _ if number % 5 == 0 => reporter.record_failure("refused", RefusedInput),
                         _ => reporter.record(Outcome::Progress(1)),
                     }
                 }
@@ -384,7 +384,7 @@ async fn a_loop_that_runs_by_itself_reports_several_turns_at_a_time() {
 
 #[tokio::test]
 async fn what_cannot_be_kept_is_refused_before_anything_starts() {
-    let idle = |_| async { Ok::<_, Refused>(Outcome::Idle) };
+    let idle = |_| async { Ok::<_, RefusedInput>(Outcome::Idle) };
     let backoff = service();
     backoff.add(Loop::new("outbox", idle).critical().freshness(s(60)).backoff(s(1), s(120)));
     let nothing_critical = service();
@@ -406,7 +406,7 @@ async fn what_cannot_be_kept_is_refused_before_anything_starts() {
         service.add(watched.every(s(1)));
         service.add(Loop::new("starts", move |_| {
             *seen.lock().unwrap() = true;
-            async { Ok::<_, Refused>(Outcome::Idle) }
+            async { Ok::<_, RefusedInput>(Outcome::Idle) }
         }));
         let error = service.run().await.unwrap_err().to_string();
         assert!(error.contains(expected), "{expected:?} is not in\n{error}");

@@ -6,9 +6,9 @@ use super::*;
 
 /// The instants at which turns began, by loop.
 #[derive(Clone, Default)]
-struct Begun(Arc<Mutex<Vec<(usize, Instant)>>>);
+struct StartCount(Arc<Mutex<Vec<(usize, Instant)>>>);
 
-impl Begun {
+impl StartCount {
     fn note(&self, which: usize) {
         self.0.lock().unwrap().push((which, Instant::now()));
     }
@@ -25,7 +25,7 @@ impl Begun {
 const LOOPS: usize = 16;
 
 /// Each of the waits lies where it may, they grow, and no two loops wait alike.
-fn assert_full_jitter(begun: &Begun, least: Duration, max: Duration) {
+fn assert_full_jitter(begun: &StartCount, least: Duration, max: Duration) {
     let all: Vec<Vec<Duration>> = (0..LOOPS).map(|which| begun.waits(which)).collect();
     for waits in &all {
         for (place, wait) in waits.iter().enumerate() {
@@ -43,12 +43,12 @@ fn assert_full_jitter(begun: &Begun, least: Duration, max: Duration) {
 
 #[tokio::test(start_paused = true)]
 async fn waits_after_failures_double_with_full_jitter_and_never_spin() {
-    let (service, begun) = (service(), Begun::default());
+    let (service, begun) = (service(), StartCount::default());
     for which in 0..LOOPS {
         let begun = begun.clone();
         let turn = move |_| {
             begun.note(which);
-            async { Err::<Outcome, _>(Refused) }
+            async { Err::<Outcome, _>(RefusedInput) }
         };
         let name = format!("loop {which}");
         service.add(Loop::new(&name, turn).every(s(1)).critical().backoff(s(1), s(8)));
@@ -61,11 +61,11 @@ async fn waits_after_failures_double_with_full_jitter_and_never_spin() {
 
 #[tokio::test(start_paused = true)]
 async fn waits_before_restarts_double_with_full_jitter() {
-    let (service, begun) = (service(), Begun::default());
+    let (service, begun) = (service(), StartCount::default());
     for which in 0..LOOPS {
         let begun = begun.clone();
         // It panics before there is anything to wait for.
-        let turn = move |_| -> std::future::Ready<Result<Outcome, Refused>> {
+        let turn = move |_| -> std::future::Ready<Result<Outcome, RefusedInput>> {
             begun.note(which);
             panic!("out of luck")
         };
@@ -85,9 +85,9 @@ async fn waits_before_restarts_double_with_full_jitter() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_the_wait_between_turns_and_the_one_before_a_restart() {
     let service = service().shutdown_within(s(1));
-    service.add(Loop::new("poll", |_| async { Ok::<_, Refused>(Outcome::Idle) }).every(s(50)).critical());
+    service.add(Loop::new("poll", |_| async { Ok::<_, RefusedInput>(Outcome::Idle) }).every(s(50)).critical());
     for which in 0..LOOPS {
-        let turn = |_| -> std::future::Ready<Result<Outcome, Refused>> { panic!("out of luck") };
+        let turn = |_| -> std::future::Ready<Result<Outcome, RefusedInput>> { panic!("out of luck") };
         let rule = RestartRule { backoff: Backoff { base: s(50), max: s(50) }, most: 9, within: s(600) };
         service.add(Loop::new(&format!("loop {which}"), turn).critical().restart(rule));
     }
@@ -104,7 +104,7 @@ async fn a_chosen_wait_is_no_stall_however_long_it_is() {
     let service = service();
     let turn = |turn: Turn| {
         turn.next_in(s(200));
-        async { Ok::<_, Refused>(Outcome::Idle) }
+        async { Ok::<_, RefusedInput>(Outcome::Idle) }
     };
     service.add(Loop::new("poll", turn).every(s(1)).critical());
     let (health, running) = run(service);

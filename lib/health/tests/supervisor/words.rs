@@ -8,7 +8,7 @@ fn skipping(name: &str, mut each: impl FnMut(Turn) + Send + 'static) -> Loop {
     let turn = move |turn: Turn| {
         each(turn);
         let outcome = if std::mem::take(&mut is_first) { Outcome::Idle } else { Outcome::Skipped };
-        async move { Ok::<_, Refused>(outcome) }
+        async move { Ok::<_, RefusedInput>(outcome) }
     };
     Loop::new(name, turn).every(s(1)).critical()
 }
@@ -46,7 +46,7 @@ async fn a_turn_that_is_dropped_has_failed() {
             drop(reporter.begin());
             reporter.wait(s(1)).await;
         }
-        Ok::<_, Refused>(())
+        Ok::<_, RefusedInput>(())
     });
     service.add(drops.critical());
     let (health, running) = run(service);
@@ -61,7 +61,7 @@ async fn what_was_done_is_counted_once_and_every_change_of_state_too() {
     let service = service();
     let turn = |turn: Turn| async move {
         turn.progress(3);
-        Ok::<_, Refused>(Outcome::Progress(4))
+        Ok::<_, RefusedInput>(Outcome::Progress(4))
     };
     service.add(Loop::new("poll", turn).every(s(30)).critical());
     let (health, running) = run(service);

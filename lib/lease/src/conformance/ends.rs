@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{LONG, Setup, Subject, Suite, extend, send, settle, take, take_now, take_one};
 use crate::mailbox::{
-    Changed, Counting, End, Groups, Mailbox, MailboxError, Message, OneStep, Repeated, Reply, StaleAck,
+    ChangeCertainty, Counting, End, Groups, Mailbox, MailboxError, Message, OneStep, RepeatedEnd, Reply, StaleAck,
 };
 
 const AT_ONCE: Duration = Duration::ZERO;
@@ -113,8 +113,8 @@ impl<S: Subject> Suite<'_, S> {
             settle(&mailbox, &held.receipt, end.clone()).await.expect("it is held");
             let again = settle(&mailbox, &held.receipt, end).await;
             match self.promises.repeated_ack {
-                Repeated::Accepted => assert_eq!(again, Ok(())),
-                Repeated::Stale => assert_eq!(again, Err(MailboxError::Stale)),
+                RepeatedEnd::Accepted => assert_eq!(again, Ok(())),
+                RepeatedEnd::Stale => assert_eq!(again, Err(MailboxError::Stale)),
             }
             self.depth_is(&mailbox, 0, 0, 0).await;
         }
@@ -168,7 +168,7 @@ impl<S: Subject> Suite<'_, S> {
         if self.promises.groups == Groups::Refused {
             for refused in sent {
                 let error = refused.expect_err("a group was taken, and declared as refused");
-                assert_eq!(error.changed(), Changed::No, "{error}");
+                assert_eq!(error.changed(), ChangeCertainty::No, "{error}");
                 assert!(matches!(error, MailboxError::Refused { .. }), "{error}");
             }
             self.depth_is(&mailbox, 0, 0, 0).await;

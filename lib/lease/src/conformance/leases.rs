@@ -5,7 +5,7 @@ use core::time::Duration;
 use tokio::time::Instant;
 
 use super::{LONG, Subject, Suite, extend, send, settle, take_now, take_one};
-use crate::mailbox::{Changed, End, LeaseLength, Mailbox, MailboxError, StaleAck};
+use crate::mailbox::{ChangeCertainty, End, LeaseLength, Mailbox, MailboxError, StaleAck};
 
 impl<S: Subject> Suite<'_, S> {
     pub(super) async fn a_lease_ends_and_its_receipt_is_stale(&self) {
@@ -34,7 +34,7 @@ impl<S: Subject> Suite<'_, S> {
             StaleAck::Refused => {
                 assert_eq!(extended, Err(MailboxError::Stale), "a stale receipt extended a lease");
                 let refused = acked.expect_err("a stale ack was taken, and declared as refused");
-                assert_eq!((&refused, refused.changed()), (&MailboxError::Stale, Changed::No));
+                assert_eq!((&refused, refused.changed()), (&MailboxError::Stale, ChangeCertainty::No));
                 let buried = settle(&mailbox, &first.receipt, End::Dead { why: "late".into() }).await;
                 assert_eq!(buried, Err(MailboxError::Stale), "a stale receipt buried a message");
                 assert_eq!(mailbox.dead_letters(10).await, Ok(Vec::new()), "what was refused left a dead letter");
@@ -97,7 +97,7 @@ impl<S: Subject> Suite<'_, S> {
         let held = take_one(&mailbox, LONG).await;
         match extend(&mailbox, &held.receipt, longest + Duration::from_secs(3_600)).await {
             Ok(granted) => assert!(granted <= longest, "granted {granted:?} of {longest:?} declared"),
-            Err(error) => assert_eq!(error.changed(), Changed::No, "{error}"),
+            Err(error) => assert_eq!(error.changed(), ChangeCertainty::No, "{error}"),
         }
         settle(&mailbox, &held.receipt, End::ACK).await.expect("it is held all the same");
     }

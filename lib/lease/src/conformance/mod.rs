@@ -43,7 +43,7 @@ mod table;
 
 pub use model::check_against_model;
 pub use outage::{abort_by_message, check_abort, check_outage, run_test};
-pub use table::{Report, check_documented};
+pub use table::{PromiseReport, check_documented};
 
 use core::future::Future;
 use core::time::Duration;
@@ -90,7 +90,7 @@ pub struct Setup {
 ///
 /// # Panics
 /// If a mailbox does not do what every mailbox does, or not what it declared.
-pub async fn check<S: Subject>(subject: &S) -> Report {
+pub async fn check<S: Subject>(subject: &S) -> PromiseReport {
     let promises = subject.open(Setup { max_deliveries: 5, lease: LONG }).await.promises();
     let suite = Suite { subject, promises: promises.clone() };
     suite.messages_come_as_they_were_sent().await;
@@ -110,7 +110,7 @@ pub async fn check<S: Subject>(subject: &S) -> Report {
     suite.groups_are_as_declared().await;
     suite.batches_are_answered_in_order().await;
     suite.what_is_too_large_is_refused().await;
-    Report { name: subject.name(), promises }
+    PromiseReport { name: subject.name(), promises }
 }
 
 struct Suite<'a, S> {

@@ -12,7 +12,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use onward_core::mailbox::{HandoutFence, Mailbox as Machine, MailboxRule, MessageEnd};
+use onward_core::mailbox::{HandoutFence, MailboxMachine as Machine, MailboxRule, MessageEnd};
 use onward_core::time::Awake;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use super::{LONG, PATIENCE, Setup, Subject, extend, settle, take, take_now};
 use crate::mailbox::{
-    Counting, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message, Promises, Receipt, Repeated,
-    StaleAck,
+    Counting, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message, Promises, Receipt,
+    RepeatedEnd, StaleAck,
 };
 
 const MAX_DELIVERIES: u32 = 3;
@@ -66,13 +66,13 @@ struct Run<M> {
     model: Machine<u32>,
     now: Awake,
     sent: u32,
-    held: Vec<Held>,
+    held: Vec<OpenDelivery>,
     old: Vec<Old>,
     story: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct OpenDelivery {
     body: u32,
     receipt: Receipt,
     proof: HandoutFence,
@@ -81,7 +81,7 @@ struct Held {
 /// A hand-out of the past: settled, or handed out again.
 #[derive(Clone, Debug)]
 struct Old {
-    held: Held,
+    held: OpenDelivery,
     end: Option<End>,
     /// The message was settled for good since, by this hand-out or a later one.
     is_gone: bool,
@@ -134,7 +134,7 @@ impl<M: Mailbox> Run<M> {
             });
             let proof = model.expect("compared above").proof;
             self.expect(!self.held.iter().any(|held| held.body == body), || format!("{body} is held twice"));
-            self.held.push(Held { body, receipt: one.receipt, proof });
+            self.held.push(OpenDelivery { body, receipt: one.receipt, proof });
         }
         let more = take_now(&self.mailbox).await;
         self.expect(more.is_empty(), || format!("the model has no more, and there came {more:?}"));
@@ -167,7 +167,7 @@ impl<M: Mailbox> Run<M> {
         self.leave_behind(held, Some(end));
     }
 
-    fn leave_behind(&mut self, held: Held, end: Option<End>) {
+    fn leave_behind(&mut self, held: OpenDelivery, end: Option<End>) {
         let is_gone = matches!(end, Some(End::Ack { .. } | End::Dead { .. }));
         if is_gone {
             self.bid_farewell(held.body);
@@ -216,10 +216,10 @@ impl<M: Mailbox> Run<M> {
     }
 
     /// Acknowledges once more in the name of the first holder: a mailbox declares something about no other repeat.
-    async fn repeat_ack(&mut self, old: &Held) {
+    async fn repeat_ack(&mut self, old: &OpenDelivery) {
         let expected = match self.promises.repeated_ack {
-            Repeated::Accepted => Ok(()),
-            Repeated::Stale => Err(MailboxError::Stale),
+            RepeatedEnd::Accepted => Ok(()),
+            RepeatedEnd::Stale => Err(MailboxError::Stale),
         };
         let answer = settle(&self.mailbox, &old.receipt, End::ACK).await;
         self.expect(answer == expected, || format!("{answer:?} and not {expected:?}"));
@@ -261,7 +261,7 @@ impl<M: Mailbox> Run<M> {
         let lost = self.model.receive(self.now, 1, self.short).remove(0);
         let receipt = take(&self.mailbox, 1, self.short).await.remove(0).receipt;
         self.now = self.now + self.short;
-        self.leave_behind(Held { body: self.sent, receipt, proof: lost.proof }, None);
+        self.leave_behind(OpenDelivery { body: self.sent, receipt, proof: lost.proof }, None);
         self.receive().await;
     }
 

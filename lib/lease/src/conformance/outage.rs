@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::process::{Command, ExitStatus};
 
 use super::{LONG, send, settle, take_now, take_one};
-use crate::mailbox::{Changed, End, Mailbox, MailboxError, Message, Received, Want};
+use crate::mailbox::{ChangeCertainty, End, Mailbox, MailboxError, Message, Received, Want};
 use crate::messages::MessageLoop;
 
 /// A holder works while the broker is away, and acknowledges when it is back: nothing is lost, and nothing is done twice.
@@ -33,7 +33,7 @@ pub async fn check_outage(mailbox: &impl Mailbox, begin: impl AsyncFnOnce(), end
 }
 
 fn is_unheard(error: &MailboxError) {
-    assert!(error.is_passing() && error.changed() != Changed::Yes, "{error}");
+    assert!(error.is_passing() && error.changed() != ChangeCertainty::Yes, "{error}");
 }
 
 /// The next message. A connection that broke may be noticed by the first call after that.

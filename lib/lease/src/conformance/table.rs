@@ -7,12 +7,12 @@ use crate::mailbox::Promises;
 
 /// The declaration of a mailbox, after the suite has shown that it is true.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct PromiseReport {
     pub name: &'static str,
     pub promises: Promises,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PromiseReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "| promise | {} |\n|---|---|", self.name)?;
         for (promise, value) in self.promises.rows() {
@@ -22,7 +22,7 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl PromiseReport {
     /// Prints the column beside what the test harness captures, so that it is seen though the test passes.
     ///
     /// # Panics
@@ -36,7 +36,7 @@ impl Report {
 ///
 /// # Panics
 /// If the table has no such column, lacks a promise, or says something else.
-pub fn check_documented(document: &str, report: &Report) {
+pub fn check_documented(document: &str, report: &PromiseReport) {
     let mut lines = document.lines().skip_while(|line| !line.starts_with("| promise |"));
     let head = lines.next().expect("the document has a table that begins with `| promise |`");
     let column = cells(head).position(|name| name == report.name);

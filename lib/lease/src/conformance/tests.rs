@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::{Setup, Subject, check, check_against_model, check_documented};
 use crate::mailbox::{
     Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Memory, Message,
-    MessageId, OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
+    MessageId, OneStep, Promises, Receipt, Received, RepeatedEnd, Reply, StaleAck, Want,
 };
 
 const DOCUMENT: &str = include_str!("../../../../docs/mailboxes.md");
@@ -213,7 +213,7 @@ async fn a_mailbox_that_does_not_do_as_it_declares_is_seen() {
         ("copies", "2 letters of one message", Liar { says: copies_first, late: Late::LeavesLetters(2), ..honest }),
         ("copies", "0 of 1 came", Liar { says: copies_first, late: Late::Loses, ..honest }),
         ("depth", "the depth is", Liar { lags: true, ..honest }),
-        ("repeated", "Err(Stale)", Liar { says: |it| it.repeated_ack = Repeated::Stale, ..honest }),
+        ("repeated", "Err(Stale)", Liar { says: |it| it.repeated_ack = RepeatedEnd::Stale, ..honest }),
         ("counting", "declared: Deliveries", Liar { says: |it| it.counting = Counting::Deliveries, ..honest }),
         ("groups", "a group was taken", Liar { says: |it| it.groups = Groups::Refused, ..honest }),
         (
@@ -253,7 +253,7 @@ async fn what_is_declared_is_no_lie() {
 
 #[test]
 fn a_table_that_says_something_else_is_seen() {
-    let report = super::Report { name: "memory", promises: Memory::new().promises() };
+    let report = super::PromiseReport { name: "memory", promises: Memory::new().promises() };
     check_documented(DOCUMENT, &report);
     let wrong = DOCUMENT.replacen("| refused |", "| taken |", 1);
     assert!(std::panic::catch_unwind(|| check_documented(&wrong, &report)).is_err());

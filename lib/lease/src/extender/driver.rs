@@ -9,9 +9,9 @@ use onward_core::time::Mono;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{Inbox, Shared};
-use crate::clock::Clock;
-use crate::mailbox::{Changed, ErasedMailbox, MailboxError, Receipt};
+use super::{ExtenderState, Inbox};
+use crate::clock::TokioClock;
+use crate::mailbox::{ChangeCertainty, ErasedMailbox, MailboxError, Receipt};
 
 /// The largest number of leases in one call to a mailbox.
 const MAX_BATCH: usize = 1_000;
@@ -29,7 +29,7 @@ struct Batch {
 type Answers = Vec<(u64, Result<Duration, MailboxError>)>;
 
 /// Lives as long as the extender, or a lease of it.
-pub(super) async fn run(shared: Weak<Shared>, inbox: Arc<Inbox>, clock: Clock) {
+pub(super) async fn run(shared: Weak<ExtenderState>, inbox: Arc<Inbox>, clock: TokioClock) {
     let mut in_flight: JoinSet<Answers> = JoinSet::new();
     loop {
         let Some(alive) = shared.upgrade() else { return };
@@ -51,7 +51,7 @@ pub(super) async fn run(shared: Weak<Shared>, inbox: Arc<Inbox>, clock: Clock) {
     }
 }
 
-impl Shared {
+impl ExtenderState {
     /// Collects everything that is new or due. Renewals are sent together, and then not again for a moment.
     fn look(&self, now: Mono) -> (Vec<Batch>, Option<Mono>) {
         let mut leases = self.leases();
@@ -107,7 +107,7 @@ impl Shared {
 impl Batch {
     /// An answer that does not come in time is none: nothing is known about these leases then.
     async fn send(self, within: Duration) -> Answers {
-        let late = || MailboxError::Unavailable { why: "no answer in time".into(), changed: Changed::Unknown };
+        let late = || MailboxError::Unavailable { why: "no answer in time".into(), changed: ChangeCertainty::Unknown };
         match timeout(within, self.mailbox.extend(self.extensions)).await {
             Ok(answers) => self.ids.into_iter().zip(answers).collect(),
             Err(_) => self.ids.into_iter().map(|id| (id, Err(late()))).collect(),

@@ -10,7 +10,7 @@ use onward_core::time::Mono;
 use onward_health::heartbeat::{Beating, LastBeat};
 use rand::Rng;
 
-use super::{AlreadyAttached, Inbox, Leases, OnStep, Settings, Shared};
+use super::{AlreadyAttached, ExtenderState, Inbox, Leases, OnStep, Settings};
 use crate::clock::awake;
 use crate::delivery::Delivery;
 use crate::heartbeat::{CancelWhy, Heartbeat, Listener, Listening};
@@ -20,7 +20,7 @@ use crate::mailbox::{ErasedMailbox, Receipt};
 /// away.
 const HOLD_MARGIN: Duration = Duration::from_secs(60);
 
-pub(super) struct Held {
+pub(super) struct ActiveLease {
     extender: Extender,
     clock: AttemptClock,
     settings: Settings,
@@ -39,18 +39,18 @@ pub(super) struct Held {
 }
 
 /// Leaves word that there is news of a lease.
-pub(super) struct News {
+pub(super) struct LeaseNews {
     pub(super) inbox: Arc<Inbox>,
     pub(super) id: u64,
 }
 
-impl Listener for News {
+impl Listener for LeaseNews {
     fn wake(&self) {
         self.inbox.tell(self.id);
     }
 }
 
-impl Shared {
+impl ExtenderState {
     pub(super) fn hold(&self, delivery: &Delivery, heartbeat: &Heartbeat) -> Result<u64, AlreadyAttached> {
         let settings = self.settings;
         let now = self.clock.now();
@@ -74,8 +74,8 @@ impl Shared {
         }
         leases.next_id += 1;
         let id = leases.next_id;
-        let listening = heartbeat.listen(Arc::new(News { inbox: self.inbox.clone(), id }));
-        let held = Held {
+        let listening = heartbeat.listen(Arc::new(LeaseNews { inbox: self.inbox.clone(), id }));
+        let held = ActiveLease {
             extender,
             clock: AttemptClock::start(awake(now), delivery.lease()),
             settings,
@@ -141,7 +141,7 @@ impl Leases {
 }
 
 /// The eye of a supervisor sees handlers that are silent though their lease is over: their thread hangs.
-impl Beating for Shared {
+impl Beating for ExtenderState {
     fn most_silent(&self) -> Option<LastBeat> {
         let (now, leases) = (self.clock.now(), self.leases());
         let silent = leases.held.values().filter_map(|held| Some((held.silent_for(now)?, held)));
@@ -161,7 +161,7 @@ impl Beating for Shared {
     }
 }
 
-impl Held {
+impl ActiveLease {
     pub(super) fn state(&self, now: Mono) -> LeaseState {
         self.extender.state(now)
     }

@@ -25,11 +25,11 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use tokio::sync::Notify;
 
-use crate::clock::Clock;
+use crate::clock::TokioClock;
 use crate::delivery::Delivery;
 use crate::heartbeat::Heartbeat;
 use crate::mailbox::Receipt;
-use held::{Held, News};
+use held::{ActiveLease, LeaseNews};
 
 /// How long quiet sections of one delivery may last together.
 pub(crate) const QUIET_BUDGET: Duration = Duration::from_secs(600);
@@ -62,12 +62,12 @@ pub(crate) const QUIET_BUDGET: Duration = Duration::from_secs(600);
 /// ```
 #[derive(Clone, Debug)]
 pub struct LeaseExtender {
-    shared: Arc<Shared>,
+    shared: Arc<ExtenderState>,
 }
 
-struct Shared {
+struct ExtenderState {
     settings: Settings,
-    clock: Clock,
+    clock: TokioClock,
     leases: Mutex<Leases>,
     inbox: Arc<Inbox>,
     /// A mailbox that refuses for good refuses everybody; it is said once.
@@ -91,7 +91,7 @@ struct Settings {
 }
 
 struct Leases {
-    held: HashMap<u64, Held>,
+    held: HashMap<u64, ActiveLease>,
     /// The instants by which leases must be looked at.
     due: BTreeSet<(Mono, u64)>,
     receipts: HashSet<Receipt>,
@@ -108,7 +108,7 @@ struct Inbox {
     wake: Notify,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for ExtenderState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeaseExtender").field("settings", &self.settings).finish_non_exhaustive()
     }
@@ -149,9 +149,9 @@ impl LeaseExtender {
             random: ChaCha8Rng::from_seed(seed),
             gather_until: Mono::ZERO,
         };
-        let shared = Shared {
+        let shared = ExtenderState {
             settings,
-            clock: Clock::start(),
+            clock: TokioClock::start(),
             leases: Mutex::new(leases),
             inbox: Arc::default(),
             refusal_said: AtomicBool::new(false),
@@ -238,7 +238,7 @@ impl LeaseExtender {
 #[derive(Debug)]
 #[must_use = "a lease that is dropped is renewed no more"]
 pub struct Lease {
-    shared: Arc<Shared>,
+    shared: Arc<ExtenderState>,
     id: u64,
 }
 
@@ -259,7 +259,7 @@ impl Lease {
     /// From now on the beats of this heartbeat renew the lease, and no others.
     pub(crate) fn follow(&self, heartbeat: &Heartbeat) {
         let now = self.shared.clock.now();
-        let listening = heartbeat.listen(Arc::new(News { inbox: self.shared.inbox.clone(), id: self.id }));
+        let listening = heartbeat.listen(Arc::new(LeaseNews { inbox: self.shared.inbox.clone(), id: self.id }));
         let mut leases = self.shared.leases();
         let held = leases.held.get_mut(&self.id).expect("it is held until this is dropped");
         held.follow(now, heartbeat, listening);
@@ -281,13 +281,13 @@ impl Drop for Lease {
     }
 }
 
-impl Shared {
+impl ExtenderState {
     fn leases(&self) -> MutexGuard<'_, Leases> {
         self.leases.lock().expect("nothing panics while it is held")
     }
 }
 
-impl Drop for Shared {
+impl Drop for ExtenderState {
     fn drop(&mut self) {
         // The task finds that nobody is left, and ends.
         self.inbox.wake.notify_one();

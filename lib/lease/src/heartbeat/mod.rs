@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use crate::failure::Failure;
 use listen::Listeners;
 use observe::Observers;
-use parts::Parts;
+use parts::BeatParts;
 use quiet::QuietSections;
 
 /// A beat came since a listener looked: another one is no news.
@@ -70,7 +70,7 @@ struct Rest {
     listeners: Listeners,
     observers: Observers,
     quiet: QuietSections,
-    parts: Parts,
+    parts: BeatParts,
     next_id: u64,
 }
 

@@ -26,11 +26,11 @@ pub enum Beat {
     QuietOver,
 }
 
-type Seen = Arc<dyn Fn(Beat) + Send + Sync>;
+type BeatCallback = Arc<dyn Fn(Beat) + Send + Sync>;
 
 /// Shared, so that they are called without the lock.
 #[derive(Clone)]
-pub(super) struct Observers(Arc<[(u64, Seen)]>);
+pub(super) struct Observers(Arc<[(u64, BeatCallback)]>);
 
 impl Default for Observers {
     fn default() -> Self {
@@ -59,7 +59,7 @@ impl Heartbeat {
         let mut rest = self.node.rest();
         rest.next_id += 1;
         let id = rest.next_id;
-        let all = rest.observers.0.iter().cloned().chain([(id, Arc::new(seen) as Seen)]).collect();
+        let all = rest.observers.0.iter().cloned().chain([(id, Arc::new(seen) as BeatCallback)]).collect();
         rest.observers = Observers(all);
         self.node.state.fetch_or(OBSERVED, Ordering::SeqCst);
         Observer { node: Arc::downgrade(&self.node), id }

@@ -4,7 +4,7 @@ use super::Heartbeat;
 
 /// The state of each part that has ever begun, the first one first.
 #[derive(Debug, Default)]
-pub(super) struct Parts(Vec<PartState>);
+pub(super) struct BeatParts(Vec<PartState>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PartState {

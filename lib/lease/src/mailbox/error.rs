@@ -6,7 +6,7 @@ use onward_core::lease::RenewFailure;
 
 /// Whether a call that failed changed anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Changed {
+pub enum ChangeCertainty {
     No,
     /// The call was carried out in part: the error says what was done.
     Yes,
@@ -14,7 +14,7 @@ pub enum Changed {
     Unknown,
 }
 
-impl fmt::Display for Changed {
+impl fmt::Display for ChangeCertainty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::No => "nothing was changed",
@@ -29,7 +29,7 @@ impl fmt::Display for Changed {
 pub enum MailboxError {
     /// Passing: the same call may succeed later.
     #[error("the mailbox cannot be reached: {why}; {changed}; try again later")]
-    Unavailable { why: String, changed: Changed },
+    Unavailable { why: String, changed: ChangeCertainty },
     /// The lease of this receipt has ended.
     #[error(
         "the receipt is stale: its lease ended, and the message was handed out again or is gone; nothing was changed"
@@ -50,11 +50,11 @@ pub enum MailboxError {
 }
 
 impl MailboxError {
-    pub const fn changed(&self) -> Changed {
+    pub const fn changed(&self) -> ChangeCertainty {
         match self {
             Self::Unavailable { changed, .. } => *changed,
-            Self::Cut { .. } => Changed::Yes,
-            Self::Stale | Self::Refused { .. } | Self::TooLarge { .. } | Self::Full { .. } => Changed::No,
+            Self::Cut { .. } => ChangeCertainty::Yes,
+            Self::Stale | Self::Refused { .. } | Self::TooLarge { .. } | Self::Full { .. } => ChangeCertainty::No,
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use onward_core::mailbox::{
-    Handout, HandoutFence, Mailbox as Machine, MailboxRule, MessageEnd, MessageNumber, Standing,
+    Handout, HandoutFence, MailboxMachine as Machine, MailboxRule, MessageEnd, MessageNumber, Standing,
 };
 use onward_core::time::Awake;
 use tokio::sync::Notify;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message, MessageId,
-    OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
+    OneStep, Promises, Receipt, Received, RepeatedEnd, Reply, StaleAck, Want,
 };
 
 const MAX_BYTES: usize = 16 << 20;
@@ -27,12 +27,12 @@ const MAX_MAILBOXES: usize = 1_024;
 /// the acknowledgement.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryState>,
     name: Arc<str>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryState {
     /// Identity of the set: ids of messages begin anew in each.
     identity: String,
     began: Instant,
@@ -67,7 +67,7 @@ impl MemoryBuilder {
     }
 
     pub fn build(self) -> Memory {
-        let shared = Shared {
+        let shared = MemoryState {
             identity: new_identity(),
             began: Instant::now(),
             rule: self.rule,
@@ -158,7 +158,7 @@ impl Mailbox for Memory {
     fn promises(&self) -> Promises {
         Promises {
             stale_ack: StaleAck::Refused,
-            repeated_ack: Repeated::Accepted,
+            repeated_ack: RepeatedEnd::Accepted,
             reply_with_ack: OneStep::Yes,
             dead_letter: OneStep::Yes,
             lease: LeaseLength::Asked,

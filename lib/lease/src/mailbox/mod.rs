@@ -15,10 +15,10 @@ mod message;
 mod promises;
 
 pub(crate) use erased::ErasedMailbox;
-pub use error::{Changed, MailboxError};
+pub use error::{ChangeCertainty, MailboxError};
 pub use memory::{Memory, MemoryBuilder};
 pub use message::{DeadLetter, End, Message, MessageId, Receipt, Received, Reply, Want};
-pub use promises::{Counting, Depth, DepthCount, Groups, LeaseLength, OneStep, Promises, Repeated, StaleAck};
+pub use promises::{Counting, Depth, DepthCount, Groups, LeaseLength, OneStep, Promises, RepeatedEnd, StaleAck};
 
 use core::future::Future;
 use core::time::Duration;

@@ -6,7 +6,7 @@ use core::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Promises {
     pub stale_ack: StaleAck,
-    pub repeated_ack: Repeated,
+    pub repeated_ack: RepeatedEnd,
     pub reply_with_ack: OneStep,
     pub dead_letter: OneStep,
     pub lease: LeaseLength,
@@ -31,7 +31,7 @@ pub enum StaleAck {
 
 /// The answer to an end that is said again after it was accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Repeated {
+pub enum RepeatedEnd {
     /// Accepted again.
     Accepted,
     /// Answered as stale: who lost the first answer cannot tell it from a lost lease.
@@ -110,8 +110,8 @@ impl Promises {
             (
                 "an ack said twice is",
                 match self.repeated_ack {
-                    Repeated::Accepted => "accepted",
-                    Repeated::Stale => "stale",
+                    RepeatedEnd::Accepted => "accepted",
+                    RepeatedEnd::Stale => "stale",
                 },
             ),
             ("reply and ack", one_step(self.reply_with_ack)),

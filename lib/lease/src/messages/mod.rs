@@ -29,7 +29,7 @@ use bytes::Bytes;
 use onward_core::backoff::Backoff;
 use onward_core::lease::LostPolicy;
 use onward_health::heartbeat::{Beating, Heartbeats, LastBeat};
-use onward_health::{Budget, Loop, Supervised, Supervisor};
+use onward_health::{Budget, Loop, SupervisedItem, Supervisor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -40,8 +40,8 @@ use crate::mailbox::{ErasedMailbox, LeaseLength, Mailbox, MailboxError};
 use runner::Runner;
 pub use settle::{MessageCounts, MessageLoopCounts};
 
-type Ended = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
-type Handler = Arc<dyn Fn(Delivery) -> Ended + Send + Sync>;
+type DeliveryFuture = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
+type Handler = Arc<dyn Fn(Delivery) -> DeliveryFuture + Send + Sync>;
 
 /// Receives messages and runs a handler for each.
 ///
@@ -373,7 +373,7 @@ impl MessageLoop {
 /// Liveness fails for what a restart helps against: a call to the mailbox that does not come back, and a handler whose
 /// thread hangs. Handlers are heartbeats that the eye sees: such a one stays silent after its lease is over. That all
 /// slots are taken, or that the loop waits for a dependency, is no stall, however long it lasts.
-impl Supervised for MessageLoop {
+impl SupervisedItem for MessageLoop {
     fn add_to(self, service: &Supervisor) {
         let (name, budget) = (self.settings.name.clone(), Budget::Consecutive(self.settings.failure_budget.max(1)));
         let (wait, critical) = (self.settings.wait(), self.settings.critical);

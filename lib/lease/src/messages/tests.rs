@@ -30,9 +30,9 @@ fn secs(seconds: u64) -> Duration {
 
 /// The number of times that each message was done.
 #[derive(Clone, Default)]
-struct Done(Arc<Mutex<BTreeMap<Bytes, u32>>>);
+struct DoneCount(Arc<Mutex<BTreeMap<Bytes, u32>>>);
 
-impl Done {
+impl DoneCount {
     fn note(&self, delivery: &Delivery) -> Result<Bytes, Failure> {
         *self.0.lock().unwrap().entry(delivery.body().clone()).or_default() += 1;
         Ok(Bytes::new())
@@ -57,7 +57,7 @@ async fn empty(mailbox: impl Mailbox) {
 async fn one_of_eight_hangs_and_only_its_message_is_redelivered_and_finishes_elsewhere() {
     let spy = Spy::new();
     spy.fill(8).await;
-    let (done, runs) = (Done::default(), Arc::new(AtomicU32::new(0)));
+    let (done, runs) = (DoneCount::default(), Arc::new(AtomicU32::new(0)));
     let work = |hangs: bool| {
         let (done, runs) = (done.clone(), runs.clone());
         MessageLoop::on(spy.clone()).concurrency(8).lease(secs(60)).handle_bytes(move |delivery| {
@@ -92,7 +92,7 @@ async fn one_of_eight_hangs_and_only_its_message_is_redelivered_and_finishes_els
 async fn a_handler_that_beats_without_progress_ends_at_stuck_after() {
     let spy = Spy::new();
     spy.fill(1).await;
-    let (began, done) = (Instant::now(), Done::default());
+    let (began, done) = (Instant::now(), DoneCount::default());
     let handled = done.clone();
     let one = MessageLoop::on(spy.clone()).stuck_after(secs(600)).handle_bytes(move |delivery| {
         let done = handled.clone();
@@ -116,7 +116,7 @@ async fn a_handler_that_beats_without_progress_ends_at_stuck_after() {
 async fn a_handler_that_beats_for_ever_ends_at_max_hold() {
     let spy = Spy::new();
     spy.fill(1).await;
-    let (began, done, beaten) = (Instant::now(), Done::default(), Arc::new(Mutex::new(Duration::ZERO)));
+    let (began, done, beaten) = (Instant::now(), DoneCount::default(), Arc::new(Mutex::new(Duration::ZERO)));
     let (handled, noted) = (done.clone(), beaten.clone());
     let one =
         MessageLoop::on(spy.clone()).max_hold(secs(600)).cancel_grace(Duration::ZERO).handle_bytes(move |delivery| {
@@ -211,7 +211,7 @@ where
         (Spy::new().counting_deliveries(), 30),
     ] {
         spy.fill(messages).await;
-        let (began, done) = (Instant::now(), Done::default());
+        let (began, done) = (Instant::now(), DoneCount::default());
         let handled = done.clone();
         let away = away.clone();
         let one = MessageLoop::on(spy.clone()).concurrency(8).lease(lease).handle_bytes(move |delivery| {
@@ -299,7 +299,7 @@ async fn on_probation_it_takes_one_message_at_a_time_until_one_succeeds() {
 async fn shutdown_with_eight_in_flight_loses_and_doubles_nothing() {
     let spy = Spy::new();
     spy.fill(20).await;
-    let done = Done::default();
+    let done = DoneCount::default();
     let work = |slow: bool| {
         let done = done.clone();
         MessageLoop::on(spy.clone()).concurrency(8).lease(secs(9)).drain_grace(secs(30)).handle_bytes(move |delivery| {
@@ -363,7 +363,7 @@ async fn a_body_that_does_not_fit_and_a_failure_for_good_go_to_the_dead_letters(
 async fn a_thousand_short_messages_cost_no_extension_and_none_waits_in_a_buffer() {
     let spy = Spy::new();
     spy.fill(1_000).await;
-    let (done, running) = (Done::default(), Arc::new(AtomicU32::new(0)));
+    let (done, running) = (DoneCount::default(), Arc::new(AtomicU32::new(0)));
     let (handled, watching) = (done.clone(), spy.clone());
     let one = MessageLoop::on(spy.clone()).concurrency(8).handle_bytes(move |delivery| {
         let (done, running, spy) = (handled.clone(), running.clone(), watching.clone());

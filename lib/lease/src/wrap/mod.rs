@@ -9,7 +9,7 @@ mod tally;
 
 pub use command::CommandOutput;
 pub use process_tree::ProcessTree;
-pub use reader::Reader;
+pub use reader::BeatingReader;
 pub use stream::Items;
 
 #[cfg(test)]

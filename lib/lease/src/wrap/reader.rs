@@ -6,18 +6,18 @@ use std::io;
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::tally::Tally;
+use super::tally::WorkTally;
 use crate::heartbeat::Heartbeat;
 
 /// Made by [`Heartbeat::reader`].
 #[derive(Debug)]
-pub struct Reader<R> {
+pub struct BeatingReader<R> {
     inner: R,
-    tally: Tally,
+    tally: WorkTally,
 }
 
 impl Heartbeat {
-    /// Wraps a reader so that every read that gets bytes beats. With [`Reader::of_total`] it reports how far it is, too.
+    /// Wraps a reader so that every read that gets bytes beats. With [`BeatingReader::of_total`] it reports how far it is, too.
     ///
     /// ```no_run
     /// # async fn copy(beats: onward_lease::Heartbeat) -> Result<(), onward_lease::Failure> {
@@ -27,12 +27,12 @@ impl Heartbeat {
     /// # Ok(()) }
     /// ```
     #[track_caller]
-    pub fn reader<R: AsyncRead + Unpin>(&self, inner: R) -> Reader<R> {
-        Reader { inner, tally: Tally::new(self) }
+    pub fn reader<R: AsyncRead + Unpin>(&self, inner: R) -> BeatingReader<R> {
+        BeatingReader { inner, tally: WorkTally::new(self) }
     }
 }
 
-impl<R> Reader<R> {
+impl<R> BeatingReader<R> {
     /// Reports the bytes that were read as progress, of this many in all. From then on only they count as forward steps.
     pub fn of_total(mut self, bytes: u64) -> Self {
         self.tally.total = Some(bytes);
@@ -44,7 +44,7 @@ impl<R> Reader<R> {
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Reader<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for BeatingReader<R> {
     fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let before = buffer.filled().len();

@@ -5,21 +5,21 @@ use core::task::{Context, Poll, ready};
 
 use tokio_stream::Stream;
 
-use super::tally::Tally;
+use super::tally::WorkTally;
 use crate::heartbeat::Heartbeat;
 
 /// Made by [`Heartbeat::stream`].
 #[derive(Debug)]
 pub struct Items<S> {
     inner: S,
-    tally: Tally,
+    tally: WorkTally,
 }
 
 impl Heartbeat {
     /// Wraps a stream so that every item beats. With [`Items::of_total`] it reports how far it is, too.
     #[track_caller]
     pub fn stream<S: Stream + Unpin>(&self, inner: S) -> Items<S> {
-        Items { inner, tally: Tally::new(self) }
+        Items { inner, tally: WorkTally::new(self) }
     }
 }
 

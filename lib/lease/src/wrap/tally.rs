@@ -5,7 +5,7 @@ use core::panic::Location;
 use crate::heartbeat::Heartbeat;
 
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct WorkTally {
     heartbeat: Heartbeat,
     place: &'static Location<'static>,
     done: u64,
@@ -13,7 +13,7 @@ pub(super) struct Tally {
     pub(super) total: Option<u64>,
 }
 
-impl Tally {
+impl WorkTally {
     #[track_caller]
     pub(super) fn new(heartbeat: &Heartbeat) -> Self {
         Self { heartbeat: heartbeat.clone(), place: Location::caller(), done: 0, total: None }

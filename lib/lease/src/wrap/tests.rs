@@ -17,19 +17,19 @@ use crate::heartbeat::{Beat, CancelWhy, Heartbeat, Observer};
 const SOON: Duration = Duration::from_secs(120);
 
 /// Reports on a heartbeat since they were last asked for.
-struct Said {
+struct BeatLog {
     newest: Arc<Mutex<Option<Beat>>>,
     came: Arc<Notify>,
     _observer: Observer,
 }
 
-impl Said {
+impl BeatLog {
     fn take(&self) -> Option<Beat> {
         self.newest.lock().unwrap().take()
     }
 }
 
-fn heartbeat() -> (Heartbeat, Said) {
+fn heartbeat() -> (Heartbeat, BeatLog) {
     let heartbeat = Heartbeat::new();
     let (newest, came) = (Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
     let observer = heartbeat.observe({
@@ -39,7 +39,7 @@ fn heartbeat() -> (Heartbeat, Said) {
             came.notify_one();
         }
     });
-    (heartbeat, Said { newest, came, _observer: observer })
+    (heartbeat, BeatLog { newest, came, _observer: observer })
 }
 
 fn beat() -> Option<Beat> {

@@ -11,12 +11,12 @@ use super::error::CallError;
 /// An answer as a type that says what this version knows of it, and as the text that came, in which a newer node may
 /// have said more.
 #[derive(Clone, Debug)]
-pub struct Answer<T> {
+pub struct NodeAnswer<T> {
     value: T,
     text: Box<RawValue>,
 }
 
-impl<T: DeserializeOwned> Answer<T> {
+impl<T: DeserializeOwned> NodeAnswer<T> {
     pub(super) fn read(text: &[u8]) -> Result<Self, CallError> {
         let unreadable = |error: serde_json::Error| CallError::Unreadable(error.to_string());
         let text = if text.is_empty() { b"null" } else { text };
@@ -27,7 +27,7 @@ impl<T: DeserializeOwned> Answer<T> {
     }
 }
 
-impl<T> Answer<T> {
+impl<T> NodeAnswer<T> {
     /// The text of the answer as it came.
     pub fn text(&self) -> &RawValue {
         &self.text
@@ -42,7 +42,7 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> Deref for Answer<T> {
+impl<T> Deref for NodeAnswer<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -52,7 +52,7 @@ impl<T> Deref for Answer<T> {
 
 /// The end of what an attempt has printed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Printed {
+pub struct AttemptOutput {
     /// Bytes before these that are not kept.
     pub skipped: u64,
     pub bytes: Bytes,

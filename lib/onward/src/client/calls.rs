@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
-use super::answer::Answer;
+use super::answer::NodeAnswer;
 use super::connection::{Busy, Connections, Nodes, Protocol, reason};
 use super::error::{CallError, Silence};
 use crate::address::NodeAddresses;
@@ -49,25 +49,25 @@ pub(super) struct Calls {
 
 /// Whether the same call once more is the same as one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Repeat {
+pub(super) enum RepeatRule {
     IsSafe,
     Never,
 }
 
 /// A question to the node.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
+pub(super) struct ApiCall {
     method: Method,
     path: String,
     body: Option<Bytes>,
-    repeat: Repeat,
+    repeat: RepeatRule,
     /// The time for which the node may hold back its answer.
     wait: Duration,
 }
 
-impl Call {
+impl ApiCall {
     pub(super) fn get(path: impl Into<String>) -> Self {
-        Self { method: Method::GET, path: path.into(), body: None, repeat: Repeat::IsSafe, wait: Duration::ZERO }
+        Self { method: Method::GET, path: path.into(), body: None, repeat: RepeatRule::IsSafe, wait: Duration::ZERO }
     }
 
     pub(super) fn post(path: impl Into<String>, body: &impl Serialize) -> Result<Self, CallError> {
@@ -92,7 +92,7 @@ impl Call {
     }
 
     pub(super) fn once(self) -> Self {
-        Self { repeat: Repeat::Never, ..self }
+        Self { repeat: RepeatRule::Never, ..self }
     }
 }
 
@@ -131,12 +131,12 @@ impl Calls {
         self.nodes.addresses.next().authority().to_owned()
     }
 
-    pub(super) async fn ask<T: DeserializeOwned>(&self, call: Call) -> Result<Answer<T>, CallError> {
-        Answer::read(&self.ask_raw(call).await?.1)
+    pub(super) async fn ask<T: DeserializeOwned>(&self, call: ApiCall) -> Result<NodeAnswer<T>, CallError> {
+        NodeAnswer::read(&self.ask_raw(call).await?.1)
     }
 
     /// The head and the body of an answer that is a success.
-    pub(super) async fn ask_raw(&self, call: Call) -> Result<(HeaderMap, Bytes), CallError> {
+    pub(super) async fn ask_raw(&self, call: ApiCall) -> Result<(HeaderMap, Bytes), CallError> {
         let mut pauses = self.retries.pauses.iter();
         let mut was_lost = false;
         let mut tried = 0;
@@ -163,7 +163,7 @@ impl Calls {
             was_lost |= matches!(failed, CallError::Unanswered { why: Silence::Lost(_) | Silence::InDoubt(_), .. });
             let may_pass = match &failed {
                 CallError::Refused { status, code, .. } => *status == 503 && code != "internal",
-                CallError::Unanswered { .. } if call.repeat == Repeat::Never => false,
+                CallError::Unanswered { .. } if call.repeat == RepeatRule::Never => false,
                 CallError::Unreachable { .. } | CallError::Unanswered { .. } => was_lost || self.retries.unreachable,
                 _ => false,
             };
@@ -178,7 +178,7 @@ impl Calls {
     async fn exchange(
         &self,
         connections: &Connections,
-        call: &Call,
+        call: &ApiCall,
     ) -> Result<(StatusCode, HeaderMap, Bytes), CallError> {
         let (answer, busy) = connections.send(self.request(connections, call, None)?).await?;
         let (head, body) = answer.into_parts();
@@ -198,7 +198,7 @@ impl Calls {
     /// An answer that goes on, and what carries it.
     pub(super) async fn stream(&self, path: &str) -> Result<(Incoming, Busy), CallError> {
         let connections = self.nodes.connections();
-        let request = self.request(&connections, &Call::get(path), Some("text/event-stream"))?;
+        let request = self.request(&connections, &ApiCall::get(path), Some("text/event-stream"))?;
         let failed = match timeout(self.within, connections.send(request)).await {
             Ok(Ok((answer, busy))) if answer.status().is_success() => {
                 self.learn(answer.headers());
@@ -223,7 +223,7 @@ impl Calls {
     fn request(
         &self,
         connections: &Connections,
-        call: &Call,
+        call: &ApiCall,
         accept: Option<&str>,
     ) -> Result<Request<Full<Bytes>>, CallError> {
         let address = connections.address();

@@ -10,7 +10,7 @@ use hyper::client::conn::{http1, http2};
 use hyper::header::HeaderMap;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use onward_api::cluster::{DONE, Done};
+use onward_api::cluster::{CallFate, DONE};
 use tokio::sync::Mutex;
 
 use super::error::{CallError, NoConnection, Silence};
@@ -160,13 +160,13 @@ impl Connections {
     /// The error of an answer that is no success; and whether the node has surely done nothing, and another may.
     pub(super) fn refused(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> (CallError, bool) {
         let refused = CallError::refused(status.as_u16(), body);
-        let done = headers.get(DONE).and_then(|done| Done::of(done.as_bytes()));
+        let done = headers.get(DONE).and_then(|done| CallFate::of(done.as_bytes()));
         match (done, refused) {
-            (Some(Done::Unknown), CallError::Refused { status: 503, detail, .. }) => {
+            (Some(CallFate::Unknown), CallError::Refused { status: 503, detail, .. }) => {
                 (self.unanswered(Silence::InDoubt(detail)), false)
             }
             (done, refused) => {
-                let is_undone = done == Some(Done::No) && refused.code() == Some("no_leader");
+                let is_undone = done == Some(CallFate::No) && refused.code() == Some("no_leader");
                 (refused, is_undone)
             }
         }

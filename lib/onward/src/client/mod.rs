@@ -12,15 +12,15 @@ mod watch;
 
 use core::time::Duration;
 
-pub use answer::{Answer, Printed};
+pub use answer::{AttemptOutput, NodeAnswer};
 pub use calls::Retries;
-use calls::{Call, Calls};
+use calls::{ApiCall, Calls};
 pub use connection::Protocol;
 pub use error::{CallError, NoConnection, Silence};
 pub use job::Job;
 pub(crate) use job::random_key;
 pub use list::{JobFilter, Page};
-use onward_api::command::{CancelAnswer, CancelWhere, CancelWhereAnswer, Extend, ExtendAnswer, Nothing, Retry};
+use onward_api::command::{CancelAnswer, CancelWhere, CancelWhereAnswer, Extend, ExtendAnswer, Nothing, RetryRequest};
 use onward_api::explanation::Explanation;
 pub use onward_api::job::{Job as JobInfo, JobList, JobState, Progress};
 use onward_api::ledger::Ledger;
@@ -95,8 +95,8 @@ impl Client {
     }
 
     /// A submission as it is written. It may be sent more than once, so it needs an `idempotency_key`.
-    pub async fn submit_written(&self, body: &impl Serialize) -> Result<Answer<SubmitAnswer>, CallError> {
-        self.calls.ask(Call::post("/v1/jobs", body)?).await
+    pub async fn submit_written(&self, body: &impl Serialize) -> Result<NodeAnswer<SubmitAnswer>, CallError> {
+        self.calls.ask(ApiCall::post("/v1/jobs", body)?).await
     }
 
     /// The ids, in the order of the jobs; all of them are accepted or none. At most 10,000.
@@ -113,31 +113,31 @@ impl Client {
     }
 
     /// Submissions as they are written, each with an `idempotency_key`.
-    pub async fn submit_all_written(&self, jobs: &[impl Serialize]) -> Result<Answer<BatchSubmitted>, CallError> {
+    pub async fn submit_all_written(&self, jobs: &[impl Serialize]) -> Result<NodeAnswer<BatchSubmitted>, CallError> {
         #[derive(Serialize)]
         struct Batch<'a, T> {
             jobs: &'a [T],
         }
-        self.calls.ask(Call::post("/v1/jobs/batch", &Batch { jobs })?).await
+        self.calls.ask(ApiCall::post("/v1/jobs/batch", &Batch { jobs })?).await
     }
 
-    pub async fn job(&self, id: &str) -> Result<Answer<JobInfo>, CallError> {
-        self.calls.ask(Call::get(path(id, ""))).await
+    pub async fn job(&self, id: &str) -> Result<NodeAnswer<JobInfo>, CallError> {
+        self.calls.ask(ApiCall::get(path(id, ""))).await
     }
 
     /// The job with payload and result of one of its workflows, however large they are.
-    pub async fn job_with_content(&self, id: &str, workflow: &str) -> Result<Answer<JobInfo>, CallError> {
-        self.calls.ask(Call::get(format!("{}?workflow={}", path(id, ""), escaped(workflow)))).await
+    pub async fn job_with_content(&self, id: &str, workflow: &str) -> Result<NodeAnswer<JobInfo>, CallError> {
+        self.calls.ask(ApiCall::get(format!("{}?workflow={}", path(id, ""), escaped(workflow)))).await
     }
 
     /// The job once it has ended, or as it is after `wait`: at most a minute.
-    pub async fn job_within(&self, id: &str, wait: Duration) -> Result<Answer<JobInfo>, CallError> {
+    pub async fn job_within(&self, id: &str, wait: Duration) -> Result<NodeAnswer<JobInfo>, CallError> {
         let path = format!("{}?wait_s={}", path(id, ""), wait.as_secs_f64());
-        self.calls.ask(Call::get(path).waiting(wait)).await
+        self.calls.ask(ApiCall::get(path).waiting(wait)).await
     }
 
     /// The job, once it has ended.
-    pub async fn wait(&self, id: &str) -> Result<Answer<JobInfo>, CallError> {
+    pub async fn wait(&self, id: &str) -> Result<NodeAnswer<JobInfo>, CallError> {
         loop {
             let job = self.job_within(id, WAIT).await?;
             if job.state.is_terminal() {
@@ -152,17 +152,17 @@ impl Client {
     }
 
     /// A page of the jobs that match, the newest first, without payloads.
-    pub async fn jobs(&self, which: &JobFilter, page: &Page) -> Result<Answer<JobList>, CallError> {
-        self.calls.ask(Call::get(format!("/v1/jobs?{page}{which}"))).await
+    pub async fn jobs(&self, which: &JobFilter, page: &Page) -> Result<NodeAnswer<JobList>, CallError> {
+        self.calls.ask(ApiCall::get(format!("/v1/jobs?{page}{which}"))).await
     }
 
     /// The output of an attempt, the last 64 KiB of it; none if nothing is kept. `n` is the attempt's number.
-    pub async fn output(&self, id: &str, workflow: &str, n: u32) -> Result<Option<Printed>, CallError> {
+    pub async fn output(&self, id: &str, workflow: &str, n: u32) -> Result<Option<AttemptOutput>, CallError> {
         let path = path(id, &format!("/attempts/{n}/output?workflow={}", escaped(workflow)));
-        match self.calls.ask_raw(Call::get(path)).await {
+        match self.calls.ask_raw(ApiCall::get(path)).await {
             Ok((headers, bytes)) => {
                 let skipped = headers.get("onward-skipped-bytes").and_then(|value| value.to_str().ok()?.parse().ok());
-                Ok(Some(Printed { skipped: skipped.unwrap_or(0), bytes }))
+                Ok(Some(AttemptOutput { skipped: skipped.unwrap_or(0), bytes }))
             }
             Err(error) if error.code() == Some("no_output") => Ok(None),
             Err(error) => Err(error),
@@ -170,13 +170,13 @@ impl Client {
     }
 
     /// Cancels a job: workflows that wait end at once, workers of those that run are told to stop.
-    pub async fn cancel(&self, id: &str) -> Result<Answer<CancelAnswer>, CallError> {
-        self.calls.ask(Call::post(path(id, "/cancel"), &Nothing {})?).await
+    pub async fn cancel(&self, id: &str) -> Result<NodeAnswer<CancelAnswer>, CallError> {
+        self.calls.ask(ApiCall::post(path(id, "/cancel"), &Nothing {})?).await
     }
 
     /// Cancels the jobs that match, as many as one call may; `next_cursor` says where to go on.
-    pub async fn cancel_where(&self, which: &CancelWhere) -> Result<Answer<CancelWhereAnswer>, CallError> {
-        self.calls.ask(Call::post("/v1/jobs/cancel", which)?).await
+    pub async fn cancel_where(&self, which: &CancelWhere) -> Result<NodeAnswer<CancelWhereAnswer>, CallError> {
+        self.calls.ask(ApiCall::post("/v1/jobs/cancel", which)?).await
     }
 
     /// Submits a job that has ended once more; the id of the new one.
@@ -185,12 +185,12 @@ impl Client {
     }
 
     /// The same request again gives the same job.
-    pub async fn retry_as(&self, id: &str, request_id: &str) -> Result<Answer<SubmitAnswer>, CallError> {
-        self.calls.ask(Call::post(path(id, "/retry"), &Retry { request_id: request_id.into() })?).await
+    pub async fn retry_as(&self, id: &str, request_id: &str) -> Result<NodeAnswer<SubmitAnswer>, CallError> {
+        self.calls.ask(ApiCall::post(path(id, "/retry"), &RetryRequest { request_id: request_id.into() })?).await
     }
 
     /// Moves the overall deadline of a job.
-    pub async fn extend(&self, id: &str, by: Duration, reason: &str) -> Result<Answer<ExtendAnswer>, CallError> {
+    pub async fn extend(&self, id: &str, by: Duration, reason: &str) -> Result<NodeAnswer<ExtendAnswer>, CallError> {
         self.extend_as(id, by, reason, &random_key()).await
     }
 
@@ -201,14 +201,14 @@ impl Client {
         by: Duration,
         reason: &str,
         request_id: &str,
-    ) -> Result<Answer<ExtendAnswer>, CallError> {
+    ) -> Result<NodeAnswer<ExtendAnswer>, CallError> {
         let body = Extend { by_s: by.as_secs_f64(), reason: reason.into(), request_id: request_id.into() };
-        self.calls.ask(Call::post(path(id, "/extend"), &body)?).await
+        self.calls.ask(ApiCall::post(path(id, "/extend"), &body)?).await
     }
 
     /// Every decision about the job's time.
-    pub async fn ledger(&self, id: &str) -> Result<Answer<Ledger>, CallError> {
-        self.calls.ask(Call::get(path(id, "/ledger"))).await
+    pub async fn ledger(&self, id: &str) -> Result<NodeAnswer<Ledger>, CallError> {
+        self.calls.ask(ApiCall::get(path(id, "/ledger"))).await
     }
 
     /// A call whose answer is read as it was written: `GET`, or with a body `POST`. The node may take `wait` to answer.
@@ -218,24 +218,24 @@ impl Client {
         body: Option<Vec<u8>>,
         wait: Duration,
     ) -> Result<T, CallError> {
-        let call = body.map_or_else(|| Call::get(path), |body| Call::post_text(path, body));
+        let call = body.map_or_else(|| ApiCall::get(path), |body| ApiCall::post_text(path, body));
         let (_, text) = self.calls.ask_raw(call.waiting(wait)).await?;
         serde_json::from_slice(&text).map_err(|error| CallError::Unreadable(error.to_string()))
     }
 
     /// The reason why the job is where it is, its next step, and the remedies for people.
-    pub async fn explain(&self, id: &str) -> Result<Answer<Explanation>, CallError> {
-        self.calls.ask(Call::get(path(id, "/explain"))).await
+    pub async fn explain(&self, id: &str) -> Result<NodeAnswer<Explanation>, CallError> {
+        self.calls.ask(ApiCall::get(path(id, "/explain"))).await
     }
 
     /// Any other call: `GET` of a path such as `/v1/stats`.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CallError> {
-        Ok(self.calls.ask::<T>(Call::get(path)).await?.into_value())
+        Ok(self.calls.ask::<T>(ApiCall::get(path)).await?.into_value())
     }
 
     /// Any other call: `POST` of JSON to a path such as `/v1/leases`. It may be sent more than once.
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, CallError> {
-        Ok(self.calls.ask::<T>(Call::post(path, body)?).await?.into_value())
+        Ok(self.calls.ask::<T>(ApiCall::post(path, body)?).await?.into_value())
     }
 }
 

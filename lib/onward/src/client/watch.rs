@@ -4,7 +4,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::JobInfo;
-use super::answer::Answer;
+use super::answer::NodeAnswer;
 use super::calls::Calls;
 use super::connection::Busy;
 use super::error::{CallError, Silence};
@@ -30,7 +30,7 @@ impl Watch {
     }
 
     /// `None` once it has told of the job's end.
-    pub async fn next(&mut self) -> Result<Option<Answer<JobInfo>>, CallError> {
+    pub async fn next(&mut self) -> Result<Option<NodeAnswer<JobInfo>>, CallError> {
         if self.over {
             return Ok(None);
         }
@@ -88,7 +88,7 @@ impl Watch {
     }
 
     /// The next whole event, as server-sent events are written: lines, then an empty one.
-    fn take_event(&mut self) -> Result<Option<Answer<JobInfo>>, CallError> {
+    fn take_event(&mut self) -> Result<Option<NodeAnswer<JobInfo>>, CallError> {
         loop {
             let Some(end) = self.unread.windows(2).position(|pair| pair == b"\n\n") else { return Ok(None) };
             let event: Vec<u8> = self.unread.drain(..end + 2).collect();
@@ -98,7 +98,7 @@ impl Watch {
             if lines.is_empty() {
                 continue;
             }
-            return Answer::read(lines.join("\n").as_bytes()).map(Some);
+            return NodeAnswer::read(lines.join("\n").as_bytes()).map(Some);
         }
     }
 }

@@ -17,7 +17,7 @@ use onward_core::message::{Assignment, FromWorker};
 use onward_core::refusal::RefusalKind;
 use onward_core::time::Mono;
 use onward_health::Executor;
-use onward_proto::manager::{Refused, frame_in};
+use onward_proto::manager::{RemoteRefusal, frame_in};
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
 use onward_proto::worker::{self, Output};
 use tokio::runtime::Handle;
@@ -29,7 +29,7 @@ use tonic::{Status, Streaming};
 use crate::address::{NodeAddress, NodeAddresses};
 use crate::clock;
 use crate::context::{Context, Reason};
-use crate::machine::{Effect, Granted, HandlerOutcome, HandlerReport, Input, Machine};
+use crate::machine::{Effect, ExtensionGrant, HandlerOutcome, HandlerReport, Input, SessionMachine};
 use dial::dial;
 use fetch::Fetches;
 use pack::pack;
@@ -52,7 +52,7 @@ pub(crate) enum SessionCommand {
         why: Reason,
         progress: f64,
         remaining: Option<Duration>,
-        reply: oneshot::Sender<Result<Granted, Refused>>,
+        reply: oneshot::Sender<Result<ExtensionGrant, RemoteRefusal>>,
     },
     /// Another input of this attempt has come.
     Fetching(Claim),
@@ -71,12 +71,12 @@ pub(crate) enum SessionCommand {
 pub(crate) enum LinkEvent {
     Connected,
     Disconnected(String),
-    Settled { claim: Claim, refused: Option<Refused> },
+    Settled { claim: Claim, refused: Option<RemoteRefusal> },
     Starved(Duration),
 }
 
-pub(crate) struct Link {
-    pub(crate) machine: Machine,
+pub(crate) struct SessionLink {
+    pub(crate) machine: SessionMachine,
     pub(crate) place: NodeAddresses,
     pub(crate) commands: UnboundedReceiver<SessionCommand>,
     /// The other end of `words`, for contexts.
@@ -92,10 +92,10 @@ pub(crate) struct Link {
 #[derive(Debug)]
 pub(crate) enum SessionEnd {
     Drained,
-    Rejected(Refused),
+    Rejected(RemoteRefusal),
 }
 
-impl Link {
+impl SessionLink {
     /// Blocks until the worker has drained or was rejected.
     pub(crate) fn run(self) -> io::Result<SessionEnd> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -104,10 +104,10 @@ impl Link {
 }
 
 struct LinkLoop {
-    link: Link,
+    link: SessionLink,
     contexts: HashMap<Claim, Context>,
     fetches: Fetches,
-    extensions: HashMap<Claim, Vec<oneshot::Sender<Result<Granted, Refused>>>>,
+    extensions: HashMap<Claim, Vec<oneshot::Sender<Result<ExtensionGrant, RemoteRefusal>>>>,
     effects: Vec<Effect>,
     /// Said by the machine, and not packed into a frame yet. Of this session only.
     unsent: Vec<FromWorker>,
@@ -124,7 +124,7 @@ struct LinkLoop {
 }
 
 impl LinkLoop {
-    fn new(link: Link) -> Self {
+    fn new(link: SessionLink) -> Self {
         Self {
             link,
             contexts: HashMap::new(),
@@ -169,7 +169,7 @@ impl LinkLoop {
             let wait = self.link.machine.next_wakeup().map(|at| at.since(clock::mono()));
             tokio::select! {
                 biased;
-                heard = hear(&mut frames) => if let Err(status) = heard.and_then(|frame| self.heard(&frame)) {
+                heard = next_frame(&mut frames) => if let Err(status) = heard.and_then(|frame| self.handle_frame(&frame)) {
                     (out, frames) = (None, None);
                     self.disconnected(&status);
                 },
@@ -241,14 +241,14 @@ impl LinkLoop {
         if let Some(manager) = self.manager.take() {
             self.link.place.skip(&manager);
         }
-        (self.link.on_event)(LinkEvent::Disconnected(tell(status)));
+        (self.link.on_event)(LinkEvent::Disconnected(describe(status)));
         self.step(Input::Disconnected);
     }
 
-    fn heard(&mut self, frame: &ManagerFrame) -> Result<(), Status> {
+    fn handle_frame(&mut self, frame: &ManagerFrame) -> Result<(), Status> {
         let unreadable = |error| Status::internal(format!("the manager sent what cannot be read: {error}"));
         for part in frame_in(frame).map_err(unreadable)? {
-            self.step(Input::Heard(part));
+            self.step(Input::FromManager(part));
         }
         Ok(())
     }
@@ -370,7 +370,7 @@ impl LinkLoop {
     }
 }
 
-async fn hear(frames: &mut Option<Streaming<ManagerFrame>>) -> Result<ManagerFrame, Status> {
+async fn next_frame(frames: &mut Option<Streaming<ManagerFrame>>) -> Result<ManagerFrame, Status> {
     match frames {
         Some(frames) => frames.message().await?.ok_or_else(|| Status::unavailable("the manager closed the session")),
         None => core::future::pending().await,
@@ -382,7 +382,7 @@ async fn has_room(out: Option<Sender<WorkerFrame>>) -> Option<OwnedPermit<Worker
     out?.reserve_owned().await.ok()
 }
 
-fn tell(status: &Status) -> String {
+fn describe(status: &Status) -> String {
     match status.message() {
         "" => status.code().description().to_owned(),
         text => text.to_owned(),

@@ -1,6 +1,6 @@
 //! Messages into frames.
 
-use onward_core::message::{FromWorker, Report, Settlement};
+use onward_core::message::{EndReport, FromWorker, Settlement};
 use onward_proto::v1::WorkerFrame;
 use onward_proto::{MAX_FRAME_BYTES, MAX_FRAME_ENTRIES, worker};
 
@@ -39,9 +39,9 @@ fn size(message: &FromWorker) -> (usize, usize, u8) {
         }
         FromWorker::Settle(list) => {
             let weight = |settlement: &Settlement| match &settlement.report {
-                Report::Succeed { result } => result.len(),
-                Report::Fail { error, .. } => error.len(),
-                Report::Release { .. } => 0,
+                EndReport::Succeed { result } => result.len(),
+                EndReport::Fail { error, .. } => error.len(),
+                EndReport::Release { .. } => 0,
             };
             (list.len(), list.iter().map(weight).sum::<usize>() + list.len() * SMALL, 3)
         }
@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn settle(bytes: usize) -> FromWorker {
-        let report = Report::Succeed { result: Payload::from(vec![0; bytes]) };
+        let report = EndReport::Succeed { result: Payload::from(vec![0; bytes]) };
         FromWorker::Settle(vec![Settlement::new(claim(), report)])
     }
 

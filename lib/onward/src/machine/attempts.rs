@@ -5,16 +5,16 @@ use core::time::Duration;
 use onward_core::ids::Claim;
 use onward_core::lease::{CheckedLeaseRule, LeaseRule, LostPolicy};
 use onward_core::message::{
-    Assignment, Beat, BeatAccepted, CancelWhy, ExtensionRequest, FromWorker, Report, Settlement,
+    Assignment, Beat, BeatAccepted, CancelWhy, EndReport, ExtensionRequest, FromWorker, Settlement,
 };
 use onward_core::time::Mono;
-use onward_proto::manager::Refused;
+use onward_proto::manager::RemoteRefusal;
 use rand_chacha::rand_core::Rng;
 
-use super::held::{self, Due, Held, Phase, StoppedBy};
-use super::{Effect, HandlerOutcome, HandlerReport, Machine, Session, Stage};
+use super::held::{self, ActiveAttempt, DueMessage, Phase, StoppedBy};
+use super::{Effect, HandlerOutcome, HandlerReport, Session, SessionMachine, Stage};
 
-impl Machine {
+impl SessionMachine {
     pub(super) fn assigned(&mut self, now: Mono, assignment: Assignment, out: &mut Vec<Effect>) {
         let claim = assignment.claim;
         if self.held.contains_key(&claim) {
@@ -27,7 +27,7 @@ impl Machine {
             // A lease of no length is over before anything can begin.
             Err(_) => return out.push(Effect::Send(FromWorker::Ended(vec![claim]))),
         };
-        let held = Held::new(claim, rule, self.config.on_lost, now, assignment.lease);
+        let held = ActiveAttempt::new(claim, rule, self.config.on_lost, now, assignment.lease);
         Self::rearm(&mut self.timers, claim, self.held.entry(claim).or_insert(held));
         if self.stage == Stage::Draining {
             // It was on its way when the manager heard that nothing more is taken.
@@ -58,7 +58,7 @@ impl Machine {
         &mut self,
         now: Mono,
         claim: Claim,
-        answer: Result<BeatAccepted, Refused>,
+        answer: Result<BeatAccepted, RemoteRefusal>,
         out: &mut Vec<Effect>,
     ) {
         let Some(held) = self.held.get_mut(&claim) else { return };
@@ -92,7 +92,7 @@ impl Machine {
     pub(super) fn handle_cancel(&mut self, claim: Claim, why: CancelWhy, out: &mut Vec<Effect>) {
         let is_lost = matches!(why, CancelWhy::LeaseExpired | CancelWhy::Stale);
         match self.held.get_mut(&claim) {
-            Some(held @ Held { phase: Phase::Running, .. })
+            Some(held @ ActiveAttempt { phase: Phase::Running, .. })
                 if is_lost && self.config.on_lost == LostPolicy::Continue =>
             {
                 held.lost();
@@ -104,13 +104,13 @@ impl Machine {
 
     pub(super) fn cancel(&mut self, claim: Claim, why: CancelWhy, out: &mut Vec<Effect>) {
         match self.held.get_mut(&claim) {
-            Some(Held { phase: phase @ Phase::Running, .. }) => {
+            Some(ActiveAttempt { phase: phase @ Phase::Running, .. }) => {
                 *phase = Phase::Stopping(StoppedBy::Manager);
                 out.push(Effect::Cancel { claim, why });
             }
-            Some(Held { phase: Phase::Stopping(by), .. }) => *by = StoppedBy::Manager,
+            Some(ActiveAttempt { phase: Phase::Stopping(by), .. }) => *by = StoppedBy::Manager,
             // Its answer is on the way.
-            Some(Held { phase: Phase::Reported(_), .. }) => {}
+            Some(ActiveAttempt { phase: Phase::Reported(_), .. }) => {}
             None => out.push(Effect::Send(FromWorker::Ended(vec![claim]))),
         }
     }
@@ -119,11 +119,11 @@ impl Machine {
         let Some(held) = self.held.get_mut(&claim) else { return };
         let report = match (outcome, &held.phase) {
             (_, Phase::Reported(_)) => return,
-            (HandlerOutcome::Succeeded(result), _) => Report::Succeed { result },
+            (HandlerOutcome::Succeeded(result), _) => EndReport::Succeed { result },
             (HandlerOutcome::Failed { error, retryable, delay }, _) => {
-                Report::Fail { error: error.into(), retryable, delay }
+                EndReport::Fail { error: error.into(), retryable, delay }
             }
-            (HandlerOutcome::Released { delay }, _) => Report::Release { delay },
+            (HandlerOutcome::Released { delay }, _) => EndReport::Release { delay },
             (HandlerOutcome::Stopped, Phase::Stopping(StoppedBy::Manager)) => {
                 self.forget(claim);
                 // Without a session the next hello tells: it will not be among what is held. And if the hello is on its
@@ -134,13 +134,13 @@ impl Machine {
                 return;
             }
             // As the expiry would count, were the manager to see it first.
-            (HandlerOutcome::Stopped, Phase::Stopping(StoppedBy::LostLease)) => Report::Fail {
+            (HandlerOutcome::Stopped, Phase::Stopping(StoppedBy::LostLease)) => EndReport::Fail {
                 error: "the lease could not be renewed in time, and the handler was stopped".into(),
                 retryable: true,
                 delay: None,
             },
             (HandlerOutcome::Stopped, Phase::Stopping(StoppedBy::Abandon) | Phase::Running) => {
-                Report::Release { delay: None }
+                EndReport::Release { delay: None }
             }
         };
         let last = held.finish(report.clone());
@@ -157,7 +157,7 @@ impl Machine {
         &mut self,
         now: Mono,
         claim: Claim,
-        answer: Result<(), Refused>,
+        answer: Result<(), RemoteRefusal>,
         out: &mut Vec<Effect>,
     ) {
         let Some(held) = self.held.get_mut(&claim) else { return };
@@ -196,14 +196,14 @@ impl Machine {
         estimated_remaining: Option<Duration>,
         out: &mut Vec<Effect>,
     ) {
-        let runs = matches!(self.held.get(&claim), Some(Held { phase: Phase::Running, .. }));
+        let runs = matches!(self.held.get(&claim), Some(ActiveAttempt { phase: Phase::Running, .. }));
         if self.session != Session::Talking || !runs {
             let (code, text) = if runs {
                 ("no_session", "the worker is not connected to its manager just now; ask again later")
             } else {
                 ("stale_attempt", "this attempt does not run any more")
             };
-            let answer = Err(Refused { code: code.into(), text: text.into() });
+            let answer = Err(RemoteRefusal { code: code.into(), text: text.into() });
             return out.push(Effect::ExtensionAnswered { claim, answer });
         }
         self.asked.push(claim);
@@ -228,12 +228,12 @@ impl Machine {
             let Some(held) = self.held.get_mut(&claim) else { continue };
             held.armed = None;
             match held.wake(now) {
-                Some(Due::Beat(beat)) => self.send_beat(now, claim, Some(beat), out),
-                Some(Due::Settle(report)) => {
+                Some(DueMessage::Beat(beat)) => self.send_beat(now, claim, Some(beat), out),
+                Some(DueMessage::Settle(report)) => {
                     Self::rearm(&mut self.timers, claim, held);
                     out.push(Effect::Send(FromWorker::Settle(vec![Settlement::new(claim, report)])));
                 }
-                Some(Due::Lost) => {
+                Some(DueMessage::Lost) => {
                     if let Phase::Running = held.phase {
                         held.phase = Phase::Stopping(StoppedBy::LostLease);
                         out.push(Effect::Cancel { claim, why: CancelWhy::LeaseExpired });
@@ -246,7 +246,7 @@ impl Machine {
     }
 
     fn forget(&mut self, claim: Claim) {
-        if let Some(Held { armed: Some(at), .. }) = self.held.remove(&claim) {
+        if let Some(ActiveAttempt { armed: Some(at), .. }) = self.held.remove(&claim) {
             self.timers.remove(&(at, claim));
         }
     }

@@ -4,15 +4,15 @@ use core::time::Duration;
 
 use onward_core::ids::{Bytes, Claim};
 use onward_core::lease::{CheckedLeaseRule, Extender, ExtenderAction, LeaseState, LostPolicy, RenewFailure};
-use onward_core::message::{Beat, Report};
+use onward_core::message::{Beat, EndReport};
 use onward_core::refusal::RefusalKind;
 use onward_core::time::Mono;
-use onward_proto::manager::Refused;
+use onward_proto::manager::RemoteRefusal;
 
 use super::HandlerReport;
 
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct ActiveAttempt {
     claim: Claim,
     pub(super) phase: Phase,
     /// The attempt's place among the machine's timers.
@@ -35,7 +35,7 @@ pub(super) struct Held {
 pub(super) enum Phase {
     Running,
     Stopping(StoppedBy),
-    Reported(Report),
+    Reported(EndReport),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,13 +48,13 @@ pub(super) enum StoppedBy {
     Abandon,
 }
 
-pub(super) enum Due {
+pub(super) enum DueMessage {
     Beat(Beat),
-    Settle(Report),
+    Settle(EndReport),
     Lost,
 }
 
-impl Held {
+impl ActiveAttempt {
     pub(super) fn new(claim: Claim, rule: CheckedLeaseRule, policy: LostPolicy, now: Mono, lease: Duration) -> Self {
         Self {
             claim,
@@ -92,20 +92,20 @@ impl Held {
         Some(self.send())
     }
 
-    pub(super) fn wake(&mut self, now: Mono) -> Option<Due> {
+    pub(super) fn wake(&mut self, now: Mono) -> Option<DueMessage> {
         if self.repeat_at.is_some_and(|at| at <= now) {
             self.repeat_at = None;
             let Phase::Reported(report) = &self.phase else { return None };
-            return Some(Due::Settle(report.clone()));
+            return Some(DueMessage::Settle(report.clone()));
         }
         match self.extender.wake(now)? {
             ExtenderAction::Renew(_) => {
                 if let Some(checkpoint) = self.too_soon.take() {
                     self.pending.get_or_insert_default().checkpoint.get_or_insert(checkpoint);
                 }
-                Some(Due::Beat(self.send()))
+                Some(DueMessage::Beat(self.send()))
             }
-            ExtenderAction::Lost { policy: LostPolicy::Cancel, .. } => Some(Due::Lost),
+            ExtenderAction::Lost { policy: LostPolicy::Cancel, .. } => Some(DueMessage::Lost),
             ExtenderAction::Lost { policy: LostPolicy::Continue, .. } => None,
         }
     }
@@ -145,7 +145,7 @@ impl Held {
 
     /// A report was not taken, and nothing was changed: repeats it without the offending part. A quiet section still
     /// cannot wait.
-    pub(super) fn refused(&mut self, now: Mono, refused: &Refused, draw: u64) -> Option<Beat> {
+    pub(super) fn refused(&mut self, now: Mono, refused: &RemoteRefusal, draw: u64) -> Option<Beat> {
         let report = self.in_flight.as_mut()?;
         let is_mended = match refused.kind() {
             Some(RefusalKind::TooSoon) => {
@@ -175,7 +175,7 @@ impl Held {
     }
 
     /// The beats that go before the report.
-    pub(super) fn finish(&mut self, report: Report) -> Vec<Beat> {
+    pub(super) fn finish(&mut self, report: EndReport) -> Vec<Beat> {
         if let Some(checkpoint) = self.too_soon.take() {
             self.pending.get_or_insert_default().checkpoint.get_or_insert(checkpoint);
         }
@@ -203,7 +203,7 @@ impl Held {
 }
 
 /// The claim does not stand, and never will again.
-pub(super) fn is_final(refused: &Refused) -> bool {
+pub(super) fn is_final(refused: &RemoteRefusal) -> bool {
     matches!(
         refused.kind(),
         Some(
@@ -218,23 +218,23 @@ pub(super) fn is_final(refused: &Refused) -> bool {
 }
 
 /// The manager could not answer; it may be able to later.
-pub(super) fn is_passing(refused: &Refused) -> bool {
+pub(super) fn is_passing(refused: &RemoteRefusal) -> bool {
     matches!(refused.kind(), Some(RefusalKind::NoLeader | RefusalKind::Overloaded))
 }
 
 /// Whether a report cannot be taken as it is: it is too long, or out of range.
-pub(super) fn is_of_form(refused: &Refused) -> bool {
+pub(super) fn is_of_form(refused: &RemoteRefusal) -> bool {
     matches!(refused.kind(), Some(RefusalKind::Invalid | RefusalKind::Limited))
 }
 
 /// A report in place of one that was not taken for its form.
-pub(super) fn mend(report: &Report, refused: &Refused) -> Report {
+pub(super) fn mend(report: &EndReport, refused: &RemoteRefusal) -> EndReport {
     let error = format!("the manager did not take the outcome of this attempt: {}", refused.text).into();
     match report {
         // Another attempt would give the same.
-        Report::Succeed { .. } => Report::Fail { error, retryable: false, delay: None },
-        Report::Fail { retryable, .. } => Report::Fail { error, retryable: *retryable, delay: None },
-        Report::Release { .. } => Report::Release { delay: None },
+        EndReport::Succeed { .. } => EndReport::Fail { error, retryable: false, delay: None },
+        EndReport::Fail { retryable, .. } => EndReport::Fail { error, retryable: *retryable, delay: None },
+        EndReport::Release { .. } => EndReport::Release { delay: None },
     }
 }
 

@@ -8,7 +8,7 @@ use onward_core::lease::LostPolicy;
 use onward_core::message::{Assignment, CancelWhy, FromWorker, Subscription};
 use onward_core::payload::Payload;
 use onward_core::time::Mono;
-use onward_proto::manager::{Heard, Refused};
+use onward_proto::manager::{ManagerMessage, RemoteRefusal};
 
 /// The name and incarnation of a worker, and the work that it takes.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub enum Input {
     Connected,
     /// The session ended, or could not be opened.
     Disconnected,
-    Heard(Heard),
+    FromManager(ManagerMessage),
     /// A report of a handler.
     Reported {
         claim: Claim,
@@ -126,23 +126,23 @@ pub enum Effect {
     },
     ExtensionAnswered {
         claim: Claim,
-        answer: Result<Granted, Refused>,
+        answer: Result<ExtensionGrant, RemoteRefusal>,
     },
     /// The manager has taken the outcome, or has refused it for good.
     Settled {
         claim: Claim,
-        answer: Result<(), Refused>,
+        answer: Result<(), RemoteRefusal>,
     },
     /// Something was not taken, and the worker goes on.
-    Noted(Refused),
+    Noted(RemoteRefusal),
     /// Nothing is held any more after a drain, and the manager knows, or does not answer: the session can be closed.
     Drained,
     /// The worker must not come back as this incarnation.
-    Rejected(Refused),
+    Rejected(RemoteRefusal),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Granted {
+pub struct ExtensionGrant {
     pub extension: Duration,
     /// The time until the worker's health deadline.
     pub remaining: Duration,

@@ -43,12 +43,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use onward_core::ids::{Claim, ClientId};
 use onward_core::message::{FromWorker, Hello, Settlement};
 use onward_core::time::Mono;
-use onward_proto::manager::{Heard, Refused};
+use onward_proto::manager::{ManagerMessage, RemoteRefusal};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use held::{Held, Phase};
-pub use io::{Effect, Granted, HandlerOutcome, HandlerReport, Identity, Input, SessionConfig};
+use held::{ActiveAttempt, Phase};
+pub use io::{Effect, ExtensionGrant, HandlerOutcome, HandlerReport, Identity, Input, SessionConfig};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Session {
@@ -64,11 +64,11 @@ enum Session {
 enum Stage {
     Working,
     Draining,
-    Over,
+    Ended,
 }
 
 #[derive(Debug)]
-pub struct Machine {
+pub struct SessionMachine {
     identity: Identity,
     config: SessionConfig,
     session: Session,
@@ -84,7 +84,7 @@ pub struct Machine {
     leaves_by: Option<Mono>,
     /// Sessions that were lost in a row without a welcome.
     failures: u32,
-    held: BTreeMap<Claim, Held>,
+    held: BTreeMap<Claim, ActiveAttempt>,
     /// The instants at which attempts want to be looked at.
     timers: BTreeSet<(Mono, Claim)>,
     /// Extension requests of this session that wait for an answer.
@@ -92,7 +92,7 @@ pub struct Machine {
     rng: ChaCha8Rng,
 }
 
-impl Machine {
+impl SessionMachine {
     /// `seed` decides how long it waits before it tries something again, and nothing else.
     pub fn new(identity: Identity, config: SessionConfig, seed: u64, now: Mono) -> Self {
         Self {
@@ -114,13 +114,13 @@ impl Machine {
     }
 
     pub fn step(&mut self, now: Mono, input: Input, out: &mut Vec<Effect>) {
-        if self.stage == Stage::Over {
+        if self.stage == Stage::Ended {
             return;
         }
         match input {
             Input::Connected => self.connected(now, out),
             Input::Disconnected => self.disconnected(now, out),
-            Input::Heard(heard) => self.heard(now, heard, out),
+            Input::FromManager(heard) => self.handle_message(now, heard, out),
             Input::Reported { claim, report } => self.handle_report(now, claim, report, out),
             Input::Extension { claim, reason, progress, estimated_remaining } => {
                 self.ask_extension(claim, reason, progress, estimated_remaining, out);
@@ -148,7 +148,7 @@ impl Machine {
             out.push(Effect::Dial);
         }
         if self.session == Session::Talking {
-            self.tell_capacity(out);
+            self.report_capacity(out);
         }
         if self.stage == Stage::Draining {
             self.leave(now, out);
@@ -171,13 +171,13 @@ impl Machine {
     }
 
     fn finish_drain(&mut self, out: &mut Vec<Effect>) {
-        self.stage = Stage::Over;
+        self.stage = Stage::Ended;
         out.push(Effect::Drained);
     }
 
     /// May lie in the past, which means at once.
     pub fn next_wakeup(&self) -> Option<Mono> {
-        if self.stage == Stage::Over {
+        if self.stage == Stage::Ended {
             return None;
         }
         let timer = self.timers.first().map(|(at, _)| *at);
@@ -209,7 +209,7 @@ impl Machine {
         let client = ClientId::default();
         out.push(Effect::Send(FromWorker::Hello(Hello { worker, incarnation, subscription, slots, holding, client })));
         // In one frame with the hello: no work comes in between.
-        self.tell_capacity(out);
+        self.report_capacity(out);
     }
 
     fn disconnected(&mut self, now: Mono, out: &mut Vec<Effect>) {
@@ -221,7 +221,7 @@ impl Machine {
         self.session = Session::Apart(now + wait);
         for claim in core::mem::take(&mut self.asked) {
             let text = "the session ended before there was an answer; ask again".into();
-            let answer = Err(Refused { code: "no_session".into(), text });
+            let answer = Err(RemoteRefusal { code: "no_session".into(), text });
             out.push(Effect::ExtensionAnswered { claim, answer });
         }
         for (claim, held) in &mut self.held {
@@ -255,36 +255,38 @@ impl Machine {
         }
     }
 
-    fn heard(&mut self, now: Mono, heard: Heard, out: &mut Vec<Effect>) {
+    fn handle_message(&mut self, now: Mono, heard: ManagerMessage, out: &mut Vec<Effect>) {
         if !matches!(self.session, Session::Greeting(_) | Session::Talking) {
             // The rest of a session that was given up.
             return;
         }
-        let is_final = matches!(heard, Heard::Goodbye | Heard::Refused(_) | Heard::Rejected(_));
+        let is_final =
+            matches!(heard, ManagerMessage::Goodbye | ManagerMessage::Refused(_) | ManagerMessage::Rejected(_));
         if self.said_goodbye && !is_final {
             // It has crossed the goodbye: the manager answers for it.
             return;
         }
         match heard {
-            Heard::Welcome { .. } => self.welcomed(now, out),
-            Heard::Rejected(refused) => self.rejected(refused, out),
-            Heard::Assign(assignment) => self.assigned(now, assignment, out),
-            Heard::BeatAnswer { claim, answer } => self.beat_answered(now, claim, answer, out),
-            Heard::SettleAnswer { claim, answer } => self.settle_answered(now, claim, answer, out),
-            Heard::ExtensionAnswer { claims, result, remaining, remaining_extensions } => {
+            ManagerMessage::Welcome { .. } => self.welcomed(now, out),
+            ManagerMessage::Rejected(refused) => self.rejected(refused, out),
+            ManagerMessage::Assign(assignment) => self.assigned(now, assignment, out),
+            ManagerMessage::BeatAnswer { claim, answer } => self.beat_answered(now, claim, answer, out),
+            ManagerMessage::SettleAnswer { claim, answer } => self.settle_answered(now, claim, answer, out),
+            ManagerMessage::ExtensionAnswer { claims, result, remaining, remaining_extensions } => {
                 for claim in claims {
                     if let Some(at) = self.asked.iter().position(|asked| *asked == claim) {
                         self.asked.remove(at);
                     }
-                    let answer = result.clone().map(|extension| Granted { extension, remaining, remaining_extensions });
+                    let answer =
+                        result.clone().map(|extension| ExtensionGrant { extension, remaining, remaining_extensions });
                     out.push(Effect::ExtensionAnswered { claim, answer });
                 }
             }
-            Heard::Probe { probe } => out.push(Effect::Send(FromWorker::ProbeAnswer { probe })),
-            Heard::Cancel { claim, why } => self.handle_cancel(claim, why, out),
-            Heard::Goodbye if self.said_goodbye => self.finish_drain(out),
-            Heard::Goodbye => {}
-            Heard::Refused(refused) => {
+            ManagerMessage::Probe { probe } => out.push(Effect::Send(FromWorker::ProbeAnswer { probe })),
+            ManagerMessage::Cancel { claim, why } => self.handle_cancel(claim, why, out),
+            ManagerMessage::Goodbye if self.said_goodbye => self.finish_drain(out),
+            ManagerMessage::Goodbye => {}
+            ManagerMessage::Refused(refused) => {
                 out.push(Effect::Noted(refused));
                 out.push(Effect::HangUp);
                 self.disconnected(now, out);
@@ -298,19 +300,19 @@ impl Machine {
         }
     }
 
-    fn rejected(&mut self, refused: Refused, out: &mut Vec<Effect>) {
+    fn rejected(&mut self, refused: RemoteRefusal, out: &mut Vec<Effect>) {
         for (claim, held) in core::mem::take(&mut self.held) {
             if let Phase::Running = held.phase {
                 out.push(Effect::Cancel { claim, why: onward_core::message::CancelWhy::Stale });
             }
         }
         self.timers.clear();
-        self.stage = Stage::Over;
+        self.stage = Stage::Ended;
         out.push(Effect::Rejected(refused));
     }
 
     /// Tells the manager whether work is accepted, if it does not know.
-    fn tell_capacity(&mut self, out: &mut Vec<Effect>) {
+    fn report_capacity(&mut self, out: &mut Vec<Effect>) {
         let accepting = self.stage == Stage::Working && !self.starved;
         if accepting != self.told_accepting {
             self.told_accepting = accepting;
@@ -318,7 +320,7 @@ impl Machine {
         }
     }
 
-    fn rearm(timers: &mut BTreeSet<(Mono, Claim)>, claim: Claim, held: &mut Held) {
+    fn rearm(timers: &mut BTreeSet<(Mono, Claim)>, claim: Claim, held: &mut ActiveAttempt) {
         let next = held.next_wakeup();
         if held.armed != next {
             if let Some(at) = held.armed {

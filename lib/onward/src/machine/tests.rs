@@ -9,7 +9,7 @@ use onward_core::fence::{AttemptFence, Term};
 use onward_core::ids::{ClientId, Incarnation, JobId, Name, WorkerId};
 use onward_core::job::{Outline, WorkflowSpec};
 use onward_core::lease::LostPolicy;
-use onward_core::message::{Assignment, Beat, BeatAccepted, CancelWhy, Report, Subscription};
+use onward_core::message::{Assignment, Beat, BeatAccepted, CancelWhy, EndReport, Subscription};
 use onward_core::payload::Payload;
 use onward_core::refusal::RefusalKind;
 
@@ -56,8 +56,8 @@ pub(crate) fn assignment(claim: Claim) -> Assignment {
     }
 }
 
-fn refused(kind: RefusalKind) -> Refused {
-    Refused { code: kind.code().into(), text: "no".into() }
+fn refused(kind: RefusalKind) -> RemoteRefusal {
+    RemoteRefusal { code: kind.code().into(), text: "no".into() }
 }
 
 fn result() -> Payload {
@@ -81,7 +81,7 @@ fn checkpoint(text: &str) -> HandlerReport {
 }
 
 struct Bench {
-    machine: Machine,
+    machine: SessionMachine,
     now: u64,
 }
 
@@ -95,7 +95,7 @@ impl Bench {
             subscription: Subscription { queues: vec![name("default")], kinds: vec![name("task")] },
             slots: 4,
         };
-        Self { machine: Machine::new(identity, config, 7, START), now: 0 }
+        Self { machine: SessionMachine::new(identity, config, 7, START), now: 0 }
     }
 
     fn new() -> Self {
@@ -157,8 +157,8 @@ impl Bench {
         all
     }
 
-    fn heard(&mut self, ms: u64, heard: Heard) -> Vec<Effect> {
-        self.at(ms, Input::Heard(heard))
+    fn heard(&mut self, ms: u64, heard: ManagerMessage) -> Vec<Effect> {
+        self.at(ms, Input::FromManager(heard))
     }
 
     fn say(&mut self, ms: u64, report: HandlerReport) -> Vec<Effect> {
@@ -171,19 +171,19 @@ impl Bench {
 
     fn beat_taken(&mut self, ms: u64) -> Vec<Effect> {
         let accepted = BeatAccepted { lease_remaining: LEASE, cancel: false, quiet: None };
-        self.heard(ms, Heard::BeatAnswer { claim: claim(1), answer: Ok(accepted) })
+        self.heard(ms, ManagerMessage::BeatAnswer { claim: claim(1), answer: Ok(accepted) })
     }
 
     fn beat_refused(&mut self, ms: u64, kind: RefusalKind) -> Vec<Effect> {
-        self.heard(ms, Heard::BeatAnswer { claim: claim(1), answer: Err(refused(kind)) })
+        self.heard(ms, ManagerMessage::BeatAnswer { claim: claim(1), answer: Err(refused(kind)) })
     }
 
-    fn settled(&mut self, ms: u64, answer: Result<(), Refused>) -> Vec<Effect> {
-        self.heard(ms, Heard::SettleAnswer { claim: claim(1), answer })
+    fn settled(&mut self, ms: u64, answer: Result<(), RemoteRefusal>) -> Vec<Effect> {
+        self.heard(ms, ManagerMessage::SettleAnswer { claim: claim(1), answer })
     }
 
     fn welcome(&mut self, ms: u64) -> Vec<Effect> {
-        self.heard(ms, Heard::Welcome { term: Term::new(1) })
+        self.heard(ms, ManagerMessage::Welcome { term: Term::new(1) })
     }
 
     fn connect(&mut self) {
@@ -196,7 +196,10 @@ impl Bench {
     fn assign(&mut self, n: u128) {
         let now = self.now;
         let lease = Effect::Lease { claim: claim(n), until: at(now) + LEASE };
-        assert_eq!(self.heard(now, Heard::Assign(assignment(claim(n)))), [lease, Effect::Start(assignment(claim(n)))]);
+        assert_eq!(
+            self.heard(now, ManagerMessage::Assign(assignment(claim(n)))),
+            [lease, Effect::Start(assignment(claim(n)))]
+        );
     }
 
     /// Loses the session now; the next one is open, and welcomed at `ms`. Gives what is said on the welcome.
@@ -221,12 +224,12 @@ fn beat(what: &HandlerReport) -> Effect {
     beats([beat])
 }
 
-fn settle(report: Report) -> Effect {
+fn settle(report: EndReport) -> Effect {
     Effect::Send(FromWorker::Settle(vec![Settlement::new(claim(1), report)]))
 }
 
-fn success() -> Report {
-    Report::Succeed { result: result() }
+fn success() -> EndReport {
+    EndReport::Succeed { result: result() }
 }
 
 fn ended(n: u128) -> Effect {

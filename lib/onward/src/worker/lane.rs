@@ -11,11 +11,11 @@ use super::supervise::Starter;
 use super::{Handler, Notice, Watch, WorkerError};
 use crate::address::NodeAddresses;
 use crate::clock;
-use crate::link::{Link, LinkEvent, SessionCommand, SessionEnd};
-use crate::machine::{Identity, Machine, SessionConfig};
+use crate::link::{LinkEvent, SessionCommand, SessionEnd, SessionLink};
+use crate::machine::{Identity, SessionConfig, SessionMachine};
 
 /// A session, with the kinds that share its slots.
-pub(super) struct Lane {
+pub(super) struct SessionLane {
     pub(super) identity: Identity,
     pub(super) handlers: BTreeMap<String, Handler>,
     pub(super) place: NodeAddresses,
@@ -24,10 +24,10 @@ pub(super) struct Lane {
     pub(super) watch: Option<Watch>,
 }
 
-pub(super) type Ending = oneshot::Receiver<std::io::Result<SessionEnd>>;
+pub(super) type LaneEnding = oneshot::Receiver<std::io::Result<SessionEnd>>;
 
-impl Lane {
-    pub(super) fn begin(self) -> Result<(UnboundedSender<SessionCommand>, Ending), WorkerError> {
+impl SessionLane {
+    pub(super) fn begin(self) -> Result<(UnboundedSender<SessionCommand>, LaneEnding), WorkerError> {
         let (commands_in, commands) = unbounded_channel();
         let executor = Handle::current();
         let starter = Starter {
@@ -39,8 +39,8 @@ impl Lane {
         let watch = self.watch;
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(|error| WorkerError::Thread(std::io::Error::other(error)))?;
-        let link = Link {
-            machine: Machine::new(self.identity, self.config, u64::from_ne_bytes(seed), clock::mono()),
+        let link = SessionLink {
+            machine: SessionMachine::new(self.identity, self.config, u64::from_ne_bytes(seed), clock::mono()),
             place: self.place,
             commands,
             commands_in: commands_in.clone(),
@@ -58,7 +58,7 @@ impl Lane {
     }
 }
 
-pub(super) async fn all_over(ends: Vec<Ending>) -> Result<(), WorkerError> {
+pub(super) async fn all_over(ends: Vec<LaneEnding>) -> Result<(), WorkerError> {
     let mut result = Ok(());
     for end in ends {
         let over = match end.await {

@@ -14,7 +14,7 @@ use onward_core::ids::{Incarnation, Name, WorkerId};
 use onward_core::lease::LostPolicy;
 use onward_core::message::Subscription;
 use onward_lease::Failure;
-use onward_proto::manager::Refused;
+use onward_proto::manager::RemoteRefusal;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc::UnboundedSender;
@@ -25,10 +25,10 @@ use crate::clock;
 use crate::context::Context;
 use crate::link::SessionCommand;
 use crate::machine::{Identity, SessionConfig};
-use lane::{Lane, all_over};
+use lane::{SessionLane, all_over};
 
-type Ended = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
-type Handler = Arc<dyn Fn(Context) -> Ended + Send + Sync>;
+type AttemptFuture = Pin<Box<dyn Future<Output = Result<Bytes, Failure>> + Send>>;
+type Handler = Arc<dyn Fn(Context) -> AttemptFuture + Send + Sync>;
 
 /// The time in which jobs that are given back at the end are answered, or not at all.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -101,7 +101,7 @@ pub enum Notice {
     Refused {
         job_id: String,
         fence: u64,
-        why: Refused,
+        why: RemoteRefusal,
     },
     /// The executor of the handlers let a ready task wait for this long. Something blocks it: use
     /// `spawn_blocking`, or [`Context::blocking`].
@@ -124,7 +124,7 @@ pub enum WorkerError {
     NoSlots,
     /// Another process has taken the same worker id, or the node has no room for it.
     #[error("the node does not take this worker: {0}")]
-    Rejected(Refused),
+    Rejected(RemoteRefusal),
     #[error("the thread of the worker's session could not be started: {0}")]
     Thread(std::io::Error),
     #[error("the node did not take back what this worker held; it is handed out again when its lease is over")]
@@ -300,7 +300,7 @@ impl Worker {
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), WorkerError> {
         let (bound, cancel_grace) = (self.stop_within, self.cancel_grace);
         let drain_grace = drain_share(bound, self.drain_grace, cancel_grace);
-        let (mut commands, mut ends) = (Words(Vec::new()), Vec::new());
+        let (mut commands, mut ends) = (CommandSenders(Vec::new()), Vec::new());
         for lane in self.lanes()? {
             let (word, end) = lane.begin()?;
             commands.0.push(word);
@@ -309,25 +309,25 @@ impl Worker {
         let mut over = core::pin::pin!(all_over(ends));
         tokio::select! {
             over = &mut over => return over,
-            () = stop => commands.tell(|| SessionCommand::Drain),
+            () = stop => commands.send_to_all(|| SessionCommand::Drain),
         }
         let stop_by = Instant::now() + bound;
         tokio::select! {
             over = &mut over => return over,
-            () = sleep(drain_grace) => commands.tell(|| SessionCommand::Abandon),
+            () = sleep(drain_grace) => commands.send_to_all(|| SessionCommand::Abandon),
         }
         // Without a manager nobody answers, and nobody would wait for it: it hands out again what it does not hear of.
         let answered_by = stop_by.min(Instant::now() + cancel_grace + ANSWERED_WITHIN);
         timeout_at(answered_by, over).await.unwrap_or(Err(WorkerError::Undelivered))
     }
 
-    fn lanes(self) -> Result<Vec<Lane>, WorkerError> {
+    fn lanes(self) -> Result<Vec<SessionLane>, WorkerError> {
         if self.kinds.is_empty() {
             return Err(WorkerError::NoHandler);
         }
         let id = self.id.clone().unwrap_or_else(default_id);
         let incarnation = random_id();
-        let shared = |kinds: Vec<(String, Handler)>, id: String, slots: u32| -> Result<Lane, WorkerError> {
+        let shared = |kinds: Vec<(String, Handler)>, id: String, slots: u32| -> Result<SessionLane, WorkerError> {
             if slots == 0 {
                 return Err(WorkerError::NoSlots);
             }
@@ -341,7 +341,7 @@ impl Worker {
             let worker =
                 WorkerId::new(&*id).ok_or_else(|| WorkerError::NotAName { what: "worker id", value: id.clone() })?;
             let incarnation = Incarnation::new(&*incarnation).expect("hexadecimal digits are a name");
-            Ok(Lane {
+            Ok(SessionLane {
                 identity: Identity { worker, incarnation, subscription, slots },
                 handlers: kinds.into_iter().collect(),
                 place: self.place.clone(),
@@ -374,10 +374,10 @@ fn drain_share(bound: Duration, drain_grace: Duration, cancel_grace: Duration) -
 }
 
 /// Senders to all sessions of a worker.
-struct Words(Vec<UnboundedSender<SessionCommand>>);
+struct CommandSenders(Vec<UnboundedSender<SessionCommand>>);
 
-impl Words {
-    fn tell(&self, what: fn() -> SessionCommand) {
+impl CommandSenders {
+    fn send_to_all(&self, what: fn() -> SessionCommand) {
         for word in &self.0 {
             // One that is over already needs no telling.
             let _ = word.send(what());
@@ -385,9 +385,9 @@ impl Words {
     }
 }
 
-impl Drop for Words {
+impl Drop for CommandSenders {
     fn drop(&mut self) {
-        self.tell(|| SessionCommand::Abandon);
+        self.send_to_all(|| SessionCommand::Abandon);
     }
 }
 

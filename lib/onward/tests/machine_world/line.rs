@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use onward_core::message::FromWorker;
 use onward_core::time::Mono;
-use onward_proto::manager::{Heard, frame_in};
+use onward_proto::manager::{ManagerMessage, frame_in};
 use onward_proto::v1::{ManagerFrame, WorkerFrame};
 use onward_proto::worker;
 
@@ -46,6 +46,6 @@ pub fn over_the_wire(message: FromWorker) -> Vec<FromWorker> {
 }
 
 /// The manager's frame, as a worker reads it.
-pub fn heard(frame: &ManagerFrame) -> Vec<Heard> {
+pub fn heard(frame: &ManagerFrame) -> Vec<ManagerMessage> {
     frame_in(frame).expect("a manager says what can be read")
 }

@@ -6,7 +6,7 @@ mod trouble;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use onward::machine::{Effect, HandlerOutcome, Identity, Input, Machine, SessionConfig};
+use onward::machine::{Effect, HandlerOutcome, Identity, Input, SessionConfig, SessionMachine};
 use onward_core::effect::{Answer, Effect as Wanted, Effects, PendingEffect};
 use onward_core::event::{Event, NextState, StampedEvent};
 use onward_core::fence::{AttemptFence, Term};
@@ -15,7 +15,7 @@ use onward_core::input::{Call, Input as LinkEvent, Submission};
 use onward_core::job::{Draft, Ending};
 use onward_core::lease::LostPolicy;
 use onward_core::manager::Manager;
-use onward_core::message::{CancelWhy, FromWorker, Report, Subscription};
+use onward_core::message::{CancelWhy, EndReport, FromWorker, Subscription};
 use onward_core::refusal::RefusalKind;
 use onward_core::settings::{Rules, Settings};
 use onward_core::time::{Mono, Now, Wall};
@@ -54,7 +54,7 @@ enum Happening {
 }
 
 struct Worker {
-    machine: Machine,
+    machine: SessionMachine,
     life: u32,
     line: Option<usize>,
     policy: LostPolicy,
@@ -318,7 +318,7 @@ impl World {
                 if !is_cut && !worker_knows {
                     self.workers[worker].is_dismissed |= frame.goodbye.is_some();
                     for part in heard(&frame) {
-                        self.tell_worker(worker, Input::Heard(part));
+                        self.tell_worker(worker, Input::FromManager(part));
                     }
                 }
             }
@@ -344,7 +344,7 @@ impl World {
             }
             Happening::SeatRead { term, question } if term == self.term && self.log_answers => {
                 self.tell_manager(LinkEvent::SeatConfirmed { term: Term::new(term), question });
-                self.tell_manager(LinkEvent::Drained);
+                self.tell_manager(LinkEvent::QueueEmptied);
             }
             Happening::LogAnswers => {
                 self.log_answers = true;
@@ -366,7 +366,7 @@ impl World {
             slots: 1 + worker as u32,
         };
         let config = SessionConfig { on_lost: policy, ..SessionConfig::default() };
-        let machine = Machine::new(identity, config, self.rng.next_u64(), self.now);
+        let machine = SessionMachine::new(identity, config, self.rng.next_u64(), self.now);
         let (handlers, settled) = Default::default();
         Worker { machine, life, line: None, policy, handlers, settled, is_dismissed: false, is_over: false }
     }
@@ -457,7 +457,7 @@ impl World {
             }
             FromWorker::Settle(list) => {
                 for settlement in list {
-                    let is_success = matches!(settlement.report, Report::Succeed { .. });
+                    let is_success = matches!(settlement.report, EndReport::Succeed { .. });
                     if self.workers[at].settled.insert(settlement.claim, is_success).is_some() {
                         self.seen.insert("outcome repeated");
                     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onward::{Client, Job, JobInfo, NodeAddress, Worker, WorkerError};
-use onward_core::health::overload::{Limits, OverloadRule};
+use onward_core::health::overload::{LoadLimits, OverloadRule};
 use onward_core::settings::Settings;
 use onward_node::server::{Node, NodeConfig};
 use serde_json::Value;
@@ -47,7 +47,7 @@ impl World {
         let mut config = NodeConfig::new("127.0.0.1:0".parse().unwrap(), data.path());
         config.listens = listens;
         // How busy the computer is that these tests run on is not what they are about.
-        let far = Limits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
+        let far = LoadLimits { busy: 1e9, stressed: 2e9, overloaded: 3e9 };
         let overload = OverloadRule { rise: far, latency_ms: far, resource_percent: far, ..OverloadRule::default() };
         let long = Duration::from_secs(600);
         let mut settings = Settings { overload, seat_ttl: 2 * long, gap_after: long, ..Settings::default() };

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use onward_core::health::outbox::OutboxTurn;
 
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct PollerCounts {
     pub(crate) published: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) given_back: AtomicU64,
@@ -20,7 +20,7 @@ pub(crate) struct Counts {
     problem: Mutex<Option<String>>,
 }
 
-impl Counts {
+impl PollerCounts {
     pub(crate) fn set_problem(&self, problem: Option<String>) {
         *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }

@@ -19,9 +19,9 @@ use tracing::{info, warn};
 use crate::error::OutboxError;
 use crate::outbox::Outbox;
 use crate::publisher::AnyPublisher;
-use crate::store::{Backlog, Claim, ClaimRule, Settlement};
-pub(crate) use counts::Counts;
-use publishing::{Published, Publishing};
+use crate::store::{ClaimRule, ClaimSettlement, RowClaim, UnpublishedRows};
+pub(crate) use counts::PollerCounts;
+use publishing::{ClaimResults, Publishing};
 
 /// A turn that has gone on for this long claims nothing more, and a claim that has gives back what it has not published.
 /// Forward steps keep it fresh until then.
@@ -49,7 +49,7 @@ pub struct Poller {
     pub(crate) outbox: Outbox,
     pub(crate) publisher: Arc<dyn AnyPublisher>,
     pub(crate) rule: PollerRule,
-    pub(crate) counts: Arc<Counts>,
+    pub(crate) counts: Arc<PollerCounts>,
 }
 
 impl core::fmt::Debug for Poller {
@@ -223,7 +223,7 @@ pub(crate) trait Watcher: Sync {
     /// The turn goes on.
     fn beat(&self);
     /// The outbox was just seen in this state.
-    fn seen(&self, backlog: Backlog);
+    fn seen(&self, backlog: UnpublishedRows);
     fn is_stopping(&self) -> bool;
 }
 
@@ -261,7 +261,7 @@ impl Poller {
         }
     }
 
-    async fn look(&self, watcher: &impl Watcher) -> Result<Backlog, OutboxError> {
+    async fn look(&self, watcher: &impl Watcher) -> Result<UnpublishedRows, OutboxError> {
         let backlog = self.outbox.store.look(self.hold()).await?;
         if let Some(kept_for) = self.rule.keep {
             self.outbox.store.prune(kept_for).await?;
@@ -272,14 +272,14 @@ impl Poller {
 
     async fn publish(
         &self,
-        claim: Claim,
+        claim: RowClaim,
         claimed_at: Instant,
         has_failed: bool,
         watcher: &impl Watcher,
     ) -> Result<OutboxTurn, OutboxError> {
-        let Claim { token, rows, .. } = claim;
+        let RowClaim { token, rows, .. } = claim;
         let publishing = Publishing::new(self, token, rows, claimed_at, has_failed);
-        let Published { settlement, unavailable, panicked } = publishing.run(watcher).await;
+        let ClaimResults { settlement, unavailable, panicked } = publishing.run(watcher).await;
         watcher.beat();
         self.settle(token, &settlement).await?;
         let turn = OutboxTurn {
@@ -301,7 +301,7 @@ impl Poller {
         Ok(turn)
     }
 
-    async fn settle(&self, token: uuid::Uuid, what: &Settlement) -> Result<(), OutboxError> {
+    async fn settle(&self, token: uuid::Uuid, what: &ClaimSettlement) -> Result<(), OutboxError> {
         let mut pauses = SETTLE_AGAIN.into_iter();
         let settled = loop {
             match self.outbox.store.settle(token, what, self.rule.keep.is_some()).await {

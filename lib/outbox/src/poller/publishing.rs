@@ -13,22 +13,22 @@ use uuid::Uuid;
 use super::{Poller, TURN_FOR, Watcher};
 use crate::publisher::{Answers, AnyPublisher, PublishError};
 use crate::row::Row;
-use crate::store::{Refusal, Settlement};
+use crate::store::{ClaimSettlement, RowRefusal};
 
 /// The results of a claim.
 #[derive(Debug, Default)]
-pub(super) struct Published {
-    pub(super) settlement: Settlement,
+pub(super) struct ClaimResults {
+    pub(super) settlement: ClaimSettlement,
     /// The publisher could not take these.
-    pub(super) unavailable: Option<Stopped>,
+    pub(super) unavailable: Option<PublisherFault>,
     /// The publisher panicked with these. They are not settled: when their lease is over, they are claimed again in
     /// smaller groups, and the one that is to blame is parked in the end.
-    pub(super) panicked: Option<Stopped>,
+    pub(super) panicked: Option<PublisherFault>,
 }
 
 /// Rows with which the publisher came to an end, and why.
 #[derive(Debug)]
-pub(super) struct Stopped {
+pub(super) struct PublisherFault {
     pub(super) rows: u64,
     pub(super) why: String,
 }
@@ -43,18 +43,18 @@ pub(super) struct Publishing<'a> {
     began: Instant,
     /// A row has failed in this turn: what is published after that is no forward step.
     has_failed: bool,
-    done: Published,
+    done: ClaimResults,
 }
 
 impl<'a> Publishing<'a> {
     pub(super) fn new(poller: &'a Poller, token: Uuid, rows: Vec<Row>, claimed_at: Instant, has_failed: bool) -> Self {
         let ends_at = claimed_at + poller.rule.lease;
-        Self { poller, token, left: rows, ends_at, began: Instant::now(), has_failed, done: Published::default() }
+        Self { poller, token, left: rows, ends_at, began: Instant::now(), has_failed, done: ClaimResults::default() }
     }
 
     /// Publishes round by round, until nothing is left, the publisher comes to an end, or it is time to settle: a claim of
     /// many rows of one key must neither take for ever nor keep the process from stopping.
-    pub(super) async fn run(mut self, watcher: &impl Watcher) -> Published {
+    pub(super) async fn run(mut self, watcher: &impl Watcher) -> ClaimResults {
         let mut is_time_over = false;
         while !self.left.is_empty() && !is_time_over && !watcher.is_stopping() {
             watcher.beat();
@@ -85,7 +85,7 @@ impl<'a> Publishing<'a> {
             Ok(Err(why)) => {
                 let (outbox, rows) = (&self.poller.rule.name, round.len() as u64);
                 error!(outbox, rows, why, "outbox_publisher_panicked: these rows wait for the end of their lease");
-                self.done.panicked = Some(Stopped { rows, why });
+                self.done.panicked = Some(PublisherFault { rows, why });
             }
             Err(_) => {
                 let error = PublishError::Unavailable(format!("no answer within {time:?}"));
@@ -146,7 +146,7 @@ impl<'a> Publishing<'a> {
                 Ok(()) => self.done.settlement.published.push(row.id),
                 Err(PublishError::Unavailable(why)) => {
                     self.done.settlement.given_back.push(row.id);
-                    self.done.unavailable.get_or_insert(Stopped { rows: 0, why }).rows += 1;
+                    self.done.unavailable.get_or_insert(PublisherFault { rows: 0, why }).rows += 1;
                     stopped.extend(row.key);
                 }
                 Err(PublishError::Refused(why)) => {
@@ -168,7 +168,7 @@ impl<'a> Publishing<'a> {
             warn!(outbox, id = row.id, topic = row.topic, key = row.key, error, "outbox_row_parked");
         }
         let retry_after = self.poller.rule.retry.delay(row.attempts, draw());
-        self.done.settlement.refused.push(Refusal { id: row.id, error, retry_after, park });
+        self.done.settlement.refused.push(RowRefusal { id: row.id, error, retry_after, park });
     }
 }
 

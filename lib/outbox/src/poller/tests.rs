@@ -13,7 +13,7 @@ use crate::store::{RowFilter, RowState};
 
 /// Answers by topic, and remembers what it was given.
 #[derive(Clone, Default)]
-struct Scripted {
+struct ScriptedPublisher {
     calls: Arc<Mutex<Vec<Vec<i64>>>>,
     /// Answers that it gives before it goes by topics.
     script: Arc<Mutex<VecDeque<Step>>>,
@@ -27,7 +27,7 @@ enum Step {
     Hang,
 }
 
-impl Scripted {
+impl ScriptedPublisher {
     fn of(steps: impl IntoIterator<Item = Step>) -> Self {
         let script = Arc::new(Mutex::new(steps.into_iter().collect()));
         Self { script, ..Self::default() }
@@ -38,7 +38,7 @@ impl Scripted {
     }
 }
 
-impl Publisher for Scripted {
+impl Publisher for ScriptedPublisher {
     async fn publish(&self, rows: &[Row]) -> Vec<Result<(), PublishError>> {
         self.calls.lock().unwrap().push(rows.iter().map(|row| row.id).collect());
         let step = self.script.lock().unwrap().pop_front();
@@ -65,13 +65,13 @@ struct Alone;
 impl Watcher for Alone {
     fn published(&self, _: u64) {}
     fn beat(&self) {}
-    fn seen(&self, _: Backlog) {}
+    fn seen(&self, _: UnpublishedRows) {}
     fn is_stopping(&self) -> bool {
         false
     }
 }
 
-async fn rig(publisher: &Scripted) -> (World, Poller) {
+async fn rig(publisher: &ScriptedPublisher) -> (World, Poller) {
     let world = World::sqlite().await;
     let outbox = Outbox { store: Arc::new(world.again().await) };
     // Long waits: what was refused must not be due again while a turn goes on, however slow the computer is.
@@ -89,13 +89,13 @@ fn poison(key: &str) -> Row {
 
 #[tokio::test]
 async fn rows_of_a_key_are_in_calls_one_after_the_other() {
-    let publisher = Scripted::default();
+    let publisher = ScriptedPublisher::default();
     let (mut world, poller) = rig(&publisher).await;
     let ids = world.write_keys("a a - b a").await;
     assert_eq!(turn(&poller).await, Iteration::Progress(5));
     assert_eq!(publisher.calls(), [vec![ids[0], ids[2], ids[3]], vec![ids[1]], vec![ids[4]]]);
     assert_eq!(turn(&poller).await, Iteration::Idle);
-    let whole = Scripted { keeps_order: true, ..Scripted::default() };
+    let whole = ScriptedPublisher { keeps_order: true, ..ScriptedPublisher::default() };
     let (mut world, poller) = rig(&whole).await;
     let ids = world.write_keys("a a - b a").await;
     assert_eq!(turn(&poller).await, Iteration::Progress(5));
@@ -105,7 +105,7 @@ async fn rows_of_a_key_are_in_calls_one_after_the_other() {
 /// The false green: an outage in which all rows wait read as idle, and one that counts attempts parks them all.
 #[tokio::test]
 async fn an_outage_parks_no_row_however_long_it_is() {
-    let publisher = Scripted::of(vec![Step::Outage; 50]);
+    let publisher = ScriptedPublisher::of(vec![Step::Outage; 50]);
     let (mut world, poller) = rig(&publisher).await;
     let poller = poller.max_attempts(3);
     world.write_keys("a - a").await;
@@ -119,7 +119,7 @@ async fn an_outage_parks_no_row_however_long_it_is() {
 
 #[tokio::test]
 async fn a_refused_row_stops_its_key_and_nothing_else() {
-    let publisher = Scripted::default();
+    let publisher = ScriptedPublisher::default();
     let (mut world, poller) = rig(&publisher).await;
     let poller = poller.max_attempts(2);
     let row = |key: &str| Row::new("topic").key(key);
@@ -141,7 +141,7 @@ async fn a_refused_row_stops_its_key_and_nothing_else() {
 
 #[tokio::test]
 async fn a_row_behind_a_refused_one_in_one_call_is_not_to_blame() {
-    let publisher = Scripted { keeps_order: true, ..Scripted::default() };
+    let publisher = ScriptedPublisher { keeps_order: true, ..ScriptedPublisher::default() };
     let (mut world, poller) = rig(&publisher).await;
     world.write([poison("a"), poison("a"), Row::new("topic")]).await;
     assert_eq!(turn(&poller).await, Iteration::Degraded { ok: 1, failed: 1 });
@@ -150,7 +150,7 @@ async fn a_row_behind_a_refused_one_in_one_call_is_not_to_blame() {
 
 #[tokio::test]
 async fn answers_that_are_missing_publish_nothing_for_good() {
-    let publisher = Scripted::of([Step::TooFewAnswers]);
+    let publisher = ScriptedPublisher::of([Step::TooFewAnswers]);
     let (mut world, poller) = rig(&publisher).await;
     world.write_keys("a b c").await;
     assert_eq!(turn(&poller).await, Iteration::Degraded { ok: 2, failed: 1 });
@@ -159,7 +159,7 @@ async fn answers_that_are_missing_publish_nothing_for_good() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_hangs_ends_before_its_lease_does() {
-    let publisher = Scripted::of([Step::Hang]);
+    let publisher = ScriptedPublisher::of([Step::Hang]);
     let (mut world, poller) = rig(&publisher).await;
     world.write_keys("a").await;
     let began = Instant::now();
@@ -170,7 +170,7 @@ async fn a_call_that_hangs_ends_before_its_lease_does() {
 
 #[tokio::test]
 async fn a_claim_that_has_been_going_on_for_long_is_renewed_or_given_up() {
-    let publisher = Scripted::default();
+    let publisher = ScriptedPublisher::default();
     let (mut world, poller) = rig(&publisher).await;
     let ids = world.write_keys("a a").await;
     let claim = world.claim().await;
@@ -189,7 +189,7 @@ async fn a_claim_that_has_been_going_on_for_long_is_renewed_or_given_up() {
 /// The row that the publisher panics with is found out, like one that kills its process, and nobody else pays for it.
 #[tokio::test]
 async fn a_row_that_the_publisher_panics_with_is_parked_alone() {
-    let publisher = Scripted::default();
+    let publisher = ScriptedPublisher::default();
     let (mut world, poller) = rig(&publisher).await;
     let ids = world.write([Row::new("topic").key("a"), Row::new("bomb").key("b"), Row::new("topic").key("c")]).await;
     let mut panics = 0;
@@ -210,7 +210,7 @@ async fn a_row_that_the_publisher_panics_with_is_parked_alone() {
 /// What others hold, and cannot publish either, is no empty outbox.
 #[tokio::test]
 async fn rows_in_other_hands_are_no_empty_outbox() {
-    let (mut world, poller) = rig(&Scripted::default()).await;
+    let (mut world, poller) = rig(&ScriptedPublisher::default()).await;
     world.write_keys("a a").await;
     let claim = world.claim().await;
     let seen = poller.turn(&Alone).await.unwrap();
@@ -231,7 +231,7 @@ impl Watcher for Steps {
         self.seen.lock().unwrap().push(rows);
     }
     fn beat(&self) {}
-    fn seen(&self, _: Backlog) {}
+    fn seen(&self, _: UnpublishedRows) {}
     fn is_stopping(&self) -> bool {
         self.stop_after.is_some_and(|after| self.seen.lock().unwrap().len() >= after)
     }
@@ -239,7 +239,7 @@ impl Watcher for Steps {
 
 #[tokio::test]
 async fn each_round_is_a_step_until_a_row_fails() {
-    let (mut world, poller) = rig(&Scripted::default()).await;
+    let (mut world, poller) = rig(&ScriptedPublisher::default()).await;
     world.write([Row::new("topic").key("a"), Row::new("topic").key("a"), Row::new("topic").key("b")]).await;
     let steps = Steps::default();
     assert_eq!(poller.turn(&steps).await.unwrap().iteration(), Iteration::Progress(3));
@@ -252,7 +252,7 @@ async fn each_round_is_a_step_until_a_row_fails() {
 
 #[tokio::test]
 async fn a_stop_in_the_middle_of_a_claim_gives_back_what_is_left() {
-    let publisher = Scripted::default();
+    let publisher = ScriptedPublisher::default();
     let (mut world, poller) = rig(&publisher).await;
     let ids = world.write_keys("a a a a a").await;
     let steps = Steps { stop_after: Some(2), ..Steps::default() };

@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use crate::Row;
 use crate::error::OutboxError;
-pub(crate) use postgres::{Listener, Postgres};
+pub(crate) use postgres::{NotifyListener, PostgresRows};
 #[cfg(feature = "sqlite")]
-pub(crate) use sqlite::Sqlite;
+pub(crate) use sqlite::SqliteRows;
 
 /// The table of PostgreSQL.
 pub const POSTGRES_SCHEMA: &str = include_str!("postgres/schema.sql");
@@ -26,7 +26,7 @@ pub const POSTGRES_NOTIFY: &str = include_str!("postgres/notify.sql");
 #[cfg(feature = "sqlite")]
 pub const SQLITE_SCHEMA: &str = include_str!("sqlite/schema.sql");
 
-/// The largest number that [`Backlog::depth`] counts to.
+/// The largest number that [`UnpublishedRows::depth`] counts to.
 pub const DEPTH_COUNTED: u64 = 100_000;
 
 /// The fate of an outbox whose table is not there.
@@ -51,7 +51,7 @@ pub(crate) struct ClaimRule {
 
 /// Rows that are ours until the lease ends, by their ids.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct RowClaim {
     pub token: Uuid,
     pub rows: Vec<Row>,
     /// Rows that were parked instead, because nobody who claimed them has lived to settle them.
@@ -60,21 +60,21 @@ pub(crate) struct Claim {
 
 /// The results for the rows of a claim.
 #[derive(Debug, Default)]
-pub(crate) struct Settlement {
+pub(crate) struct ClaimSettlement {
     pub published: Vec<i64>,
     /// Rows whose attempt does not count.
     pub given_back: Vec<i64>,
-    pub refused: Vec<Refusal>,
+    pub refused: Vec<RowRefusal>,
 }
 
-impl Settlement {
+impl ClaimSettlement {
     pub(crate) fn len(&self) -> usize {
         self.published.len() + self.given_back.len() + self.refused.len()
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct RowRefusal {
     pub id: i64,
     pub error: String,
     /// The time until the row's next attempt.
@@ -85,7 +85,7 @@ pub(crate) struct Refusal {
 /// The rows in the outbox that are not published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Backlog {
+pub struct UnpublishedRows {
     /// Rows that are neither published nor parked, counted up to [`DEPTH_COUNTED`].
     pub depth: u64,
     /// Rows that were given up on, until somebody replays or drops them.
@@ -188,9 +188,9 @@ impl RowFilter {
 /// Either database.
 #[derive(Debug)]
 pub(crate) enum Store {
-    Postgres(Box<Postgres>),
+    Postgres(Box<PostgresRows>),
     #[cfg(feature = "sqlite")]
-    Sqlite(Sqlite),
+    Sqlite(SqliteRows),
 }
 
 /// Asks a question in one line: the same of either database.
@@ -205,14 +205,14 @@ macro_rules! ask {
 }
 
 impl Store {
-    pub(crate) async fn claim(&self, rule: &ClaimRule) -> Result<Claim, OutboxError> {
+    pub(crate) async fn claim(&self, rule: &ClaimRule) -> Result<RowClaim, OutboxError> {
         let mut claim = ask!(self, one => one.claim(rule).await)?;
         claim.rows.sort_by_key(|row| row.id);
         Ok(claim)
     }
 
     /// The number of rows that were still ours.
-    pub(crate) async fn settle(&self, token: Uuid, what: &Settlement, keep: bool) -> Result<u64, OutboxError> {
+    pub(crate) async fn settle(&self, token: Uuid, what: &ClaimSettlement, keep: bool) -> Result<u64, OutboxError> {
         ask!(self, one => one.settle(token, what, keep).await)
     }
 
@@ -221,7 +221,7 @@ impl Store {
         ask!(self, one => one.renew(token, lease).await)
     }
 
-    pub(crate) async fn look(&self, hold: bool) -> Result<Backlog, OutboxError> {
+    pub(crate) async fn look(&self, hold: bool) -> Result<UnpublishedRows, OutboxError> {
         ask!(self, one => one.look(hold).await)
     }
 
@@ -231,7 +231,7 @@ impl Store {
     }
 
     /// The database, if what is deleted there stays in its indexes until it is vacuumed.
-    pub(crate) fn to_vacuum(&self) -> Option<&Postgres> {
+    pub(crate) fn to_vacuum(&self) -> Option<&PostgresRows> {
         match self {
             Self::Postgres(one) => Some(one),
             #[cfg(feature = "sqlite")]

@@ -12,7 +12,7 @@ use aws_sdk_sqs::config::timeout::TimeoutConfig;
 use aws_sdk_sqs::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_sqs::types::QueueAttributeName;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
-use onward_testkit::Sqs as Server;
+use onward_testkit::SqsServer as Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

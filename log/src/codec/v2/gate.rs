@@ -12,7 +12,7 @@ use onward_core::gate::{
 use onward_core::timeout::ExtensionTotals;
 
 use crate::codec::DecodeError;
-use crate::codec::bytes::{Reader, Stored, put_number};
+use crate::codec::bytes::{FieldReader, StoredForm, put_number};
 
 choice! {
     GateEvent {

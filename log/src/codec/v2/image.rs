@@ -11,7 +11,7 @@ use onward_core::state::{
 };
 
 use crate::codec::DecodeError;
-use crate::codec::bytes::{Reader, Stored, put_number};
+use crate::codec::bytes::{FieldReader, StoredForm, put_number};
 
 record! {
     JobImage {
@@ -96,20 +96,20 @@ choice! {
     }
 }
 
-impl Stored for Seq {
+impl StoredForm for Seq {
     fn put(&self, out: &mut Vec<u8>) {
         put_number(self.0, out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Ok(Self(from.number()?))
     }
 }
 
-impl Stored for Fraction {
+impl StoredForm for Fraction {
     fn put(&self, out: &mut Vec<u8>) {
         self.get().put(out);
     }
-    fn get(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn get(from: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         Self::new(f64::get(from)?).ok_or(DecodeError::Corrupt("a fraction that is none"))
     }
 }

@@ -19,14 +19,14 @@ mod samples;
 
 use samples::Draw;
 
-fn stored<T: Stored>(value: &T) -> Vec<u8> {
+fn stored<T: StoredForm>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     value.put(&mut bytes);
     bytes
 }
 
-fn read<T: Stored>(bytes: &[u8]) -> Result<T, DecodeError> {
-    get_whole(Reader { bytes, format: Format::Two })
+fn read<T: StoredForm>(bytes: &[u8]) -> Result<T, DecodeError> {
+    get_whole(FieldReader { bytes, format: Format::Two })
 }
 
 /// Places with a tail: which ones there are, and which of them keep what they do not know.
@@ -38,20 +38,20 @@ struct Places {
 
 impl Places {
     /// Field 100 is not known to any record, and none needs a value of this form.
-    fn check<T: Stored + PartialEq + Debug>(&mut self, value: &T) {
+    fn check<T: StoredForm + PartialEq + Debug>(&mut self, value: &T) {
         let name = type_name::<T>().rsplit("::").next().unwrap_or_default();
         self.check_as(name, value);
     }
 
     /// Checks as [`Self::check`] does, by the name of the variant.
-    fn check_variant<T: Stored + PartialEq + Debug>(&mut self, value: &T) {
+    fn check_variant<T: StoredForm + PartialEq + Debug>(&mut self, value: &T) {
         let text = format!("{value:?}");
         let variant = text.split([' ', '(']).next().unwrap_or_default();
         let name = type_name::<T>().rsplit("::").next().unwrap_or_default();
         self.check_as(&format!("{name}::{variant}"), value);
     }
 
-    fn check_as<T: Stored + PartialEq + Debug>(&mut self, name: &str, value: &T) {
+    fn check_as<T: StoredForm + PartialEq + Debug>(&mut self, name: &str, value: &T) {
         let mut bytes = stored(value);
         assert_eq!(bytes.pop(), Some(0), "{name} ends in its tail");
         let with = |tag: u64| {

@@ -23,22 +23,22 @@ use ::redb::{
 };
 use onward_core::fence::Term;
 
-use crate::engines::embedded::fault::Fault;
-use crate::engines::embedded::pieces::{self, Label};
+use crate::engines::embedded::fault::StoreFault;
+use crate::engines::embedded::pieces::{self, BlobLabel};
 use crate::engines::embedded::rows::{corrupt, known_format};
-use crate::engines::embedded::store::{Repair, Store};
+use crate::engines::embedded::store::{RedbFile, Repair};
 use crate::engines::embedded::{folder, on_storage};
-use crate::{Archive, ArchivedJob, Blob, Digest, Error, Scanned, codec};
-use order::{Order, Rows};
+use crate::{Archive, ArchivedJob, Blob, BlobDigest, Error, ScanPage, codec};
+use order::{Order, OrderTable};
 
 /// A page of a dashboard, and the inner nodes of the tree.
 const CACHE_BYTES: usize = 32 << 20;
 
 /// Jobs: when each ended and when it expires ([`NEVER`] if it does not), and its row, framed.
 pub(crate) const JOBS: TableDefinition<'_, u128, (u64, u64, &[u8])> = TableDefinition::new("jobs");
-pub(crate) const ENDED: Rows = TableDefinition::new("ended_in");
-pub(crate) const EXPIRES: Rows = TableDefinition::new("expire_in");
-pub(crate) const BLOBS: TableDefinition<'_, (u128, &[u8; 32]), Label> = TableDefinition::new("job_blobs");
+pub(crate) const ENDED: OrderTable = TableDefinition::new("ended_in");
+pub(crate) const EXPIRES: OrderTable = TableDefinition::new("expire_in");
+pub(crate) const BLOBS: TableDefinition<'_, (u128, &[u8; 32]), BlobLabel> = TableDefinition::new("job_blobs");
 pub(crate) const PIECES: TableDefinition<'_, (u128, &[u8; 32], u32), &[u8]> = TableDefinition::new("job_blob_pieces");
 pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 
@@ -55,7 +55,7 @@ const NEVER: u64 = u64::MAX;
 
 /// A handle. Its clones are further handles on the same file, for whichever threads. Reads wait for no write.
 #[derive(Clone, Debug)]
-pub struct EmbeddedArchive(Arc<Store<Commits>>);
+pub struct EmbeddedArchive(Arc<RedbFile<Commits>>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Commits(u64);
@@ -73,7 +73,7 @@ impl EmbeddedArchive {
     /// Opens the archive in `folder`, or makes one there: the file is `archive.redb`.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, Error> {
         let (lock, open) = folder::ARCHIVE.prepare(folder.as_ref(), CACHE_BYTES)?;
-        Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), Some(lock))?)))
+        Ok(Self(Arc::new(RedbFile::start(open, Box::new(|database, _| prepare(database)), Some(lock))?)))
     }
 
     /// Opens an archive as [`EmbeddedLog::on_storage`](crate::EmbeddedLog::on_storage) opens a log.
@@ -81,7 +81,7 @@ impl EmbeddedArchive {
         storage: impl FnMut() -> io::Result<B> + Send + 'static,
     ) -> Result<Self, Error> {
         let open = on_storage(storage, CACHE_BYTES);
-        Ok(Self(Arc::new(Store::start(open, Box::new(|database, _| prepare(database)), None)?)))
+        Ok(Self(Arc::new(RedbFile::start(open, Box::new(|database, _| prepare(database)), None)?)))
     }
 
     /// The row of each, in the order asked, as they were at one moment.
@@ -131,7 +131,7 @@ impl EmbeddedArchive {
         self.0.view()
     }
 
-    fn commit(&self, change: impl FnOnce(&mut Tables<'_>) -> Result<(), Fault>) -> Result<(), Error> {
+    fn commit(&self, change: impl FnOnce(&mut Tables<'_>) -> Result<(), StoreFault>) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
         let next = Commits(writer.state.0 + 1);
         self.0.commit(
@@ -173,14 +173,14 @@ impl Archive for EmbeddedArchive {
         self.0.read(|view| row(&view.open_table(JOBS)?, id))
     }
 
-    fn blob(&self, id: u128, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&self, id: u128, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         self.0.read(|view| pieces::get(&view.open_table(BLOBS)?, &view.open_table(PIECES)?, (id, *digest)))
     }
 
-    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<Scanned, Error> {
+    fn scan(&self, before: Option<u128>, max_rows: usize, max_bytes: usize) -> Result<ScanPage, Error> {
         self.0.read(|view| {
             let below = before.map_or(Bound::Unbounded, Bound::Excluded);
-            let (mut scanned, mut bytes) = (Scanned::default(), 0);
+            let (mut scanned, mut bytes) = (ScanPage::default(), 0);
             for job in view.open_table(JOBS)?.range::<u128>((Bound::Unbounded, below))?.rev() {
                 let (id, job) = job?;
                 if scanned.rows.len() == max_rows {
@@ -226,7 +226,7 @@ impl Archive for EmbeddedArchive {
     }
 }
 
-fn prepare(database: &Database) -> Result<Commits, Fault> {
+fn prepare(database: &Database) -> Result<Commits, StoreFault> {
     let view = database.begin_read()?;
     let format = match view.open_table(FACTS) {
         Ok(facts) => Some(known_format(facts.get(FORMAT)?.map(|format| format.value()), KNOWN)?),
@@ -260,16 +260,16 @@ fn prepare(database: &Database) -> Result<Commits, Fault> {
     Ok(Commits(fact(&view, COMMITS)?))
 }
 
-fn fact(view: &ReadTransaction, name: &str) -> Result<u64, Fault> {
+fn fact(view: &ReadTransaction, name: &str) -> Result<u64, StoreFault> {
     let value = view.open_table(FACTS)?.get(name)?.map(|value| value.value());
     value.ok_or_else(|| corrupt("the archive lacks a number of its own"))
 }
 
-fn row(jobs: &impl ReadableTable<u128, (u64, u64, &'static [u8])>, id: u128) -> Result<Option<Vec<u8>>, Fault> {
+fn row(jobs: &impl ReadableTable<u128, (u64, u64, &'static [u8])>, id: u128) -> Result<Option<Vec<u8>>, StoreFault> {
     jobs.get(id)?.map(|job| unframed(job.value())).transpose()
 }
 
-fn unframed((_, _, row): (u64, u64, &[u8])) -> Result<Vec<u8>, Fault> {
+fn unframed((_, _, row): (u64, u64, &[u8])) -> Result<Vec<u8>, StoreFault> {
     Ok(codec::decode_opaque(row)?.to_vec())
 }
 
@@ -278,14 +278,14 @@ struct Tables<'a> {
     jobs: Table<'a, u128, (u64, u64, &'static [u8])>,
     ended: Order<'a>,
     expires: Order<'a>,
-    blobs: Table<'a, (u128, &'static [u8; 32]), Label>,
+    blobs: Table<'a, (u128, &'static [u8; 32]), BlobLabel>,
     pieces: Table<'a, (u128, &'static [u8; 32], u32), &'static [u8]>,
     facts: Table<'a, &'static str, u64>,
     count: u64,
 }
 
 impl<'a> Tables<'a> {
-    fn open(transaction: &'a WriteTransaction) -> Result<Self, Fault> {
+    fn open(transaction: &'a WriteTransaction) -> Result<Self, StoreFault> {
         let facts = transaction.open_table(FACTS)?;
         let count = facts.get(COUNT)?.map_or(0, |count| count.value());
         Ok(Self {
@@ -300,7 +300,7 @@ impl<'a> Tables<'a> {
     }
 
     /// Puts jobs in the order of their ids.
-    fn put(&mut self, jobs: &[&ArchivedJob<'_>]) -> Result<(), Fault> {
+    fn put(&mut self, jobs: &[&ArchivedJob<'_>]) -> Result<(), StoreFault> {
         let (mut before, mut now) = (Times::default(), Times::default());
         let mut row = Vec::new();
         for (job, next) in jobs.iter().zip(jobs[1..].iter().map(Some).chain([None])) {
@@ -325,7 +325,7 @@ impl<'a> Tables<'a> {
         self.expires.add(now.expires)
     }
 
-    fn put_blobs(&mut self, id: u128, blobs: &[Blob<'_>]) -> Result<(), Fault> {
+    fn put_blobs(&mut self, id: u128, blobs: &[Blob<'_>]) -> Result<(), StoreFault> {
         for blob in blobs {
             pieces::put(&mut self.blobs, &mut self.pieces, (id, blob.digest), blob)?;
         }
@@ -333,7 +333,7 @@ impl<'a> Tables<'a> {
     }
 
     /// Says how many were there.
-    fn remove(&mut self, ids: &[u128]) -> Result<usize, Fault> {
+    fn remove(&mut self, ids: &[u128]) -> Result<usize, StoreFault> {
         let mut before = Times::default();
         for id in ids {
             if let Some((ended_at, expires_at, _)) = self.jobs.remove(id)?.as_ref().map(|job| job.value()) {
@@ -349,13 +349,13 @@ impl<'a> Tables<'a> {
         Ok(removed)
     }
 
-    fn forget(&mut self, times: Times) -> Result<(), Fault> {
+    fn forget(&mut self, times: Times) -> Result<(), StoreFault> {
         self.ended.remove(times.ended)?;
         self.expires.remove(times.expires)
     }
 
-    fn remove_blobs(&mut self, id: u128) -> Result<(), Fault> {
-        let mut digests: Vec<Digest> = Vec::new();
+    fn remove_blobs(&mut self, id: u128) -> Result<(), StoreFault> {
+        let mut digests: Vec<BlobDigest> = Vec::new();
         for blob in self.blobs.range((id, &[0; 32])..=(id, &[u8::MAX; 32]))? {
             digests.push(*blob?.0.value().1);
         }
@@ -367,7 +367,7 @@ impl<'a> Tables<'a> {
 
     /// The jobs to go: those that have expired, and then those that ended first as long as there are too many; at most
     /// `max`.
-    fn next_to_go(&self, now_ms: u64, keep_at_most: u64, max: usize) -> Result<Vec<u128>, Fault> {
+    fn next_to_go(&self, now_ms: u64, keep_at_most: u64, max: usize) -> Result<Vec<u128>, StoreFault> {
         let mut due = self.expires.first(max, |at| at <= now_ms)?;
         let too_many = self.count.saturating_sub(keep_at_most).saturating_sub(due.len() as u64);
         let more = (max - due.len()).min(usize::try_from(too_many).unwrap_or(usize::MAX));

@@ -10,12 +10,12 @@ use crate::row::DecodeError;
 
 /// Inside a transaction: redb's own trouble, which may pass if the file is opened anew, or ours.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum StoreFault {
     Storage(StorageError),
     Ours(Error),
 }
 
-impl Fault {
+impl StoreFault {
     pub(crate) const fn is_storage(&self) -> bool {
         matches!(self, Self::Storage(_))
     }
@@ -37,7 +37,7 @@ pub(crate) fn is_full(kind: ErrorKind) -> bool {
 pub(crate) fn found_while_open(error: DatabaseError, folder: &str) -> Error {
     match error {
         DatabaseError::DatabaseAlreadyOpen => Error::Locked { folder: folder.to_owned() },
-        DatabaseError::Storage(error) => Fault::Storage(error).into_error(),
+        DatabaseError::Storage(error) => StoreFault::Storage(error).into_error(),
         DatabaseError::UpgradeRequired(format) => {
             Error::Corrupt { what: format!("redb's file format {format} is too old for this program") }
         }
@@ -45,7 +45,7 @@ pub(crate) fn found_while_open(error: DatabaseError, folder: &str) -> Error {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for StoreFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Storage(error) => error.fmt(f),
@@ -54,13 +54,13 @@ impl fmt::Display for Fault {
     }
 }
 
-impl From<StorageError> for Fault {
+impl From<StorageError> for StoreFault {
     fn from(error: StorageError) -> Self {
         Self::Storage(error)
     }
 }
 
-impl From<TransactionError> for Fault {
+impl From<TransactionError> for StoreFault {
     fn from(error: TransactionError) -> Self {
         match error {
             TransactionError::Storage(error) => Self::Storage(error),
@@ -69,7 +69,7 @@ impl From<TransactionError> for Fault {
     }
 }
 
-impl From<TableError> for Fault {
+impl From<TableError> for StoreFault {
     fn from(error: TableError) -> Self {
         match error {
             TableError::Storage(error) => Self::Storage(error),
@@ -78,7 +78,7 @@ impl From<TableError> for Fault {
     }
 }
 
-impl From<CommitError> for Fault {
+impl From<CommitError> for StoreFault {
     fn from(error: CommitError) -> Self {
         match error {
             CommitError::Storage(error) => Self::Storage(error),
@@ -87,13 +87,13 @@ impl From<CommitError> for Fault {
     }
 }
 
-impl From<Error> for Fault {
+impl From<Error> for StoreFault {
     fn from(error: Error) -> Self {
         Self::Ours(error)
     }
 }
 
-impl From<DecodeError> for Fault {
+impl From<DecodeError> for StoreFault {
     fn from(error: DecodeError) -> Self {
         Self::Ours(error.into())
     }

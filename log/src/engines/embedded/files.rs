@@ -10,8 +10,8 @@ use crate::head::Head;
 use crate::{Error, StoredRow};
 
 use super::OnLoss;
-use super::fault::Fault;
-use super::journal::{Before, Journal, Loss, NAME, Rows, Storage};
+use super::fault::StoreFault;
+use super::journal::{Before, Journal, JournalBackend, Loss, NAME, PendingRows};
 use super::rows::{self, BATCHES, Facts};
 use super::store::Prepare;
 
@@ -27,7 +27,7 @@ pub(super) struct LogFiles {
 
 /// The way in which both files are opened, together: see [`Prepare`].
 pub(super) fn prepare(
-    mut storage: impl FnMut() -> io::Result<Storage> + Send + 'static,
+    mut storage: impl FnMut() -> io::Result<JournalBackend> + Send + 'static,
     half_bytes: u64,
     on_loss: OnLoss,
 ) -> Prepare<LogFiles> {
@@ -45,11 +45,11 @@ pub(super) fn prepare(
 impl LogFiles {
     fn open(
         database: &Database,
-        storage: Storage,
+        storage: JournalBackend,
         half_bytes: u64,
         has_failed: bool,
         on_loss: OnLoss,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, StoreFault> {
         let (mut head, Facts { journal, reached }) = rows::found(database)?;
         let stored = head.tail.last;
         let covers = covers(&head);
@@ -92,14 +92,14 @@ impl LogFiles {
     }
 
     /// Moves all rows to redb and begins the journal anew, because the journal's cache may differ from its disk.
-    fn rewrite_by_redb(&mut self, database: &Database) -> Result<(), Fault> {
+    fn rewrite_by_redb(&mut self, database: &Database) -> Result<(), StoreFault> {
         self.move_to_redb(database)?;
         self.journal.begin_anew(Seq(self.head.tail.last.0 + 1))?;
         Ok(())
     }
 
     /// All rows that are needed, and where the log ends with them.
-    fn move_to_redb(&mut self, database: &Database) -> Result<(), Fault> {
+    fn move_to_redb(&mut self, database: &Database) -> Result<(), StoreFault> {
         let transaction = database.begin_write()?;
         let moved = self.needed_of_all();
         rows::put_rows(&transaction, self.stored, &moved)?;
@@ -109,15 +109,15 @@ impl LogFiles {
         Ok(())
     }
 
-    pub(super) fn needed_of_all(&self) -> Rows {
+    pub(super) fn needed_of_all(&self) -> PendingRows {
         self.journal.needed_of_all(covers(&self.head))
     }
 
-    pub(super) fn needed_of_other(&self) -> Rows {
+    pub(super) fn needed_of_other(&self) -> PendingRows {
         self.journal.needed_of_other(covers(&self.head))
     }
 
-    pub(super) fn rows_to_migrate(&self) -> Option<Rows> {
+    pub(super) fn rows_to_migrate(&self) -> Option<PendingRows> {
         self.journal.rows_to_migrate(covers(&self.head))
     }
 
@@ -132,7 +132,12 @@ impl LogFiles {
         self.journal.first().is_none_or(|first| first.0 == self.stored.0.saturating_add(1))
     }
 
-    pub(super) fn read(&self, view: &ReadTransaction, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Fault> {
+    pub(super) fn read(
+        &self,
+        view: &ReadTransaction,
+        from: Seq,
+        max_events: usize,
+    ) -> Result<Vec<StoredRow>, StoreFault> {
         let stored = view.open_table(BATCHES)?;
         let oldest = if self.is_joined() { stored.first()?.map(|(at, _)| Seq(at.value())) } else { None };
         if let Some(oldest) = oldest.or(self.journal.first())
@@ -191,7 +196,7 @@ struct Reading {
 
 impl Reading {
     /// Takes a row. Gives whether it was the last that was asked for.
-    fn takes_last(&mut self, at: Seq, row: Vec<u8>) -> Result<bool, Fault> {
+    fn takes_last(&mut self, at: Seq, row: Vec<u8>) -> Result<bool, StoreFault> {
         let row = StoredRow::read(row)?;
         if self.next.is_some_and(|next| next != at) {
             return Err(rows::corrupt("a batch is missing"));

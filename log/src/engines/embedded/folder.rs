@@ -12,7 +12,7 @@ use crate::{Error, changes};
 
 use super::fault::found_while_open;
 use super::store::Open;
-use super::unsynced::Unsynced;
+use super::unsynced::UnsyncedRanges;
 
 /// The names of one of our files, and of the lock that guards its making.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +74,7 @@ pub fn make_folder(folder: &Path) -> Result<(), Error> {
 }
 
 fn opening(file: PathBuf, place: String, cache_bytes: usize) -> Open {
-    let (unsynced, mut is_first) = (Unsynced::default(), true);
+    let (unsynced, mut is_first) = (UnsyncedRanges::default(), true);
     Box::new(move || {
         let about = |error| about(&file, &error);
         let opened = OpenOptions::new().read(true).write(true).open(&file).map_err(about)?;

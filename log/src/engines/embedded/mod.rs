@@ -42,14 +42,14 @@ use ::redb::{Database, ReadTransaction, StorageBackend, WriteTransaction};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
-use crate::head::Admitted;
-use crate::{BatchKey, Blob, BlobReader, Digest, Error, Log, Row, Snapshot, StoredRow, Tail, codec};
+use crate::head::AppendAdmission;
+use crate::{BatchKey, Blob, BlobDigest, BlobReader, Error, Log, LogRow, Snapshot, StoredRow, Tail, codec};
 
 use fault::found_while_open;
 use files::LogFiles;
-use journal::{JournalFile, NotAppended, Rows};
-use store::{Open, Repair, Store, Writer};
-use unsynced::Unsynced;
+use journal::{JournalFile, NotAppended, PendingRows};
+use store::{Open, RedbFile, Repair, Writer};
+use unsynced::UnsyncedRanges;
 
 pub use archive::{ArchiveEntry, EmbeddedArchive};
 pub use folder::make_folder;
@@ -70,7 +70,7 @@ pub enum OnLoss {
 
 /// A handle. Its clones are further handles on the same file, each with the same rights.
 #[derive(Clone, Debug)]
-pub struct EmbeddedLog(Arc<Store<LogFiles>>);
+pub struct EmbeddedLog(Arc<RedbFile<LogFiles>>);
 
 impl EmbeddedLog {
     /// Opens the log in `folder`, or makes one there: the files are `onward.redb` and `onward.journal`.
@@ -83,7 +83,7 @@ impl EmbeddedLog {
         let folder = folder.as_ref().to_owned();
         let (lock, open) = folder::LOG.prepare(&folder, CACHE_BYTES)?;
         let prepare = files::prepare(move || Ok(Arc::new(JournalFile::open(&folder)?)), journal::HALF_BYTES, on_loss);
-        Ok(Self(Arc::new(Store::start(open, prepare, Some(lock))?)))
+        Ok(Self(Arc::new(RedbFile::start(open, prepare, Some(lock))?)))
     }
 
     /// A log on storage of one's own making, as for tests of what a disk may do: one for redb, and one for a journal
@@ -96,7 +96,7 @@ impl EmbeddedLog {
     ) -> Result<Self, Error> {
         let open = on_storage(storage, CACHE_BYTES);
         let prepare = files::prepare(move || Ok(Arc::new(journal()?)), half_bytes, on_loss);
-        Ok(Self(Arc::new(Store::start(open, prepare, None)?)))
+        Ok(Self(Arc::new(RedbFile::start(open, prepare, None)?)))
     }
 
     /// The loss that was found when the log was opened, and was accepted.
@@ -146,13 +146,13 @@ impl EmbeddedLog {
             Ok(()) => Ok(()),
             Err(NotAppended::Unwritten(error)) => Err(error),
             Err(NotAppended::InDoubt(error)) => {
-                self.0.look(writer, error.into(), |files, _| Ok(files.head.newest_batch == Some(key)))
+                self.0.resolve_in_doubt(writer, error.into(), |files, _| Ok(files.head.newest_batch == Some(key)))
             }
         }
     }
 
     /// Moves rows from the journal into redb; they are the oldest of the journal.
-    fn move_rows(&self, writer: &mut Writer<LogFiles>, moved: &Rows) -> Result<(), Error> {
+    fn move_rows(&self, writer: &mut Writer<LogFiles>, moved: &PendingRows) -> Result<(), Error> {
         let Some(last) = moved.last() else { return Ok(()) };
         let (stored, reached) = (writer.state.stored, writer.state.head.tail.last);
         let put = |transaction: &WriteTransaction| {
@@ -191,7 +191,7 @@ pub(crate) fn on_storage<B: StorageBackend>(
     mut storage: impl FnMut() -> io::Result<B> + Send + 'static,
     cache_bytes: usize,
 ) -> Open {
-    let unsynced = Unsynced::default();
+    let unsynced = UnsyncedRanges::default();
     Box::new(move || {
         let storage = storage().and_then(|storage| unsynced.on(storage, || Ok(())));
         let storage = storage.map_err(|error| found_while_open(error.into(), "storage"))?;
@@ -229,9 +229,9 @@ impl Log for EmbeddedLog {
         self.0.ready()?.state.head.holds_seat(term)
     }
 
-    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, row: LogRow<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
-        if writer.state.head.admit(key, row.count)? == Admitted::AlreadyThere {
+        if writer.state.head.admit(key, row.count)? == AppendAdmission::AlreadyThere {
             return Ok(());
         }
         let mut bytes = core::mem::take(&mut writer.row);
@@ -257,7 +257,7 @@ impl Log for EmbeddedLog {
         self.0.read_locked(&writer, |view, files| files.read(view, from.max(Seq(1)), max_events))
     }
 
-    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&mut self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         self.0.read(|view| rows::blob(view, digest))
     }
 
@@ -266,11 +266,11 @@ impl Log for EmbeddedLog {
         BlobReader::new(move |digest| store.read(|view| rows::blob(view, digest)))
     }
 
-    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+    fn blobs(&mut self, after: Option<&BlobDigest>, max: usize) -> Result<Vec<BlobDigest>, Error> {
         self.0.read(|view| rows::blobs(view, after, max))
     }
 
-    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+    fn drop_blobs(&mut self, term: Term, digests: &[BlobDigest]) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
         writer.state.head.holds_seat(term)?;
         if !self.0.read_locked(&writer, |view, _| rows::has_any(view, digests))? {
@@ -304,7 +304,7 @@ impl Log for EmbeddedLog {
 
     fn finish_snapshot(&mut self, term: Term, covers: Seq, chunks: u32) -> Result<(), Error> {
         let mut writer = self.0.ready()?;
-        if writer.state.head.admit_finish(term, covers, chunks)? == Admitted::AlreadyThere {
+        if writer.state.head.admit_finish(term, covers, chunks)? == AppendAdmission::AlreadyThere {
             return Ok(());
         }
         let (snapshot, reached) = (Snapshot { covers, chunks }, writer.state.head.tail.last);

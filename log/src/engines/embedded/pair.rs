@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
     use crate::engines::embedded::journal;
-    use crate::{BatchId, BatchKey, Row};
+    use crate::{BatchId, BatchKey, LogRow};
 
     /// A folder with one event, if so.
     fn used(has_event: bool) -> TempDir {
@@ -72,7 +72,7 @@ mod tests {
         let OpenedPair { mut log, .. } = OpenedPair::open(folder.path(), OnLoss::Refuse).unwrap();
         let term = log.take_seat(Term::default()).unwrap().term;
         if has_event {
-            log.append(BatchKey { term, first: Seq(1), id: BatchId(1) }, Row { count: 1, body: b"x" }, &[]).unwrap();
+            log.append(BatchKey { term, first: Seq(1), id: BatchId(1) }, LogRow { count: 1, body: b"x" }, &[]).unwrap();
         }
         folder
     }

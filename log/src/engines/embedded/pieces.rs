@@ -10,10 +10,10 @@ use ::redb::{Key, ReadableTable, Table, Value};
 
 use crate::{Blob, Error};
 
-use super::fault::Fault;
+use super::fault::StoreFault;
 
 /// Length and CRC-32 of a blob.
-pub(crate) type Label = (u64, u32);
+pub(crate) type BlobLabel = (u64, u32);
 
 const PAGE: usize = 4096;
 /// The largest order of a piece: at most 64 KiB.
@@ -22,7 +22,7 @@ const MAX_ORDER: usize = 4;
 const OVERHEAD: usize = 96;
 
 /// The key by which a blob's label and pieces are found. `'static` stands for a key type of redb.
-pub(crate) trait Place: Copy {
+pub(crate) trait PieceKey: Copy {
     type Label: Key + 'static;
     type Piece: Key + 'static;
     fn label(&self) -> <Self::Label as Value>::SelfType<'_>;
@@ -32,7 +32,7 @@ pub(crate) trait Place: Copy {
 }
 
 /// The place of a blob in the log: its digest alone.
-impl Place for [u8; 32] {
+impl PieceKey for [u8; 32] {
     type Label = &'static [u8; 32];
     type Piece = (&'static [u8; 32], u32);
     fn label(&self) -> &[u8; 32] {
@@ -50,7 +50,7 @@ impl Place for [u8; 32] {
 }
 
 /// The place of a blob in the archive: its job too, with which it goes.
-impl Place for (u128, [u8; 32]) {
+impl PieceKey for (u128, [u8; 32]) {
     type Label = (u128, &'static [u8; 32]);
     type Piece = (u128, &'static [u8; 32], u32);
     fn label(&self) -> (u128, &[u8; 32]) {
@@ -79,7 +79,7 @@ fn lengths(mut rest: usize) -> impl Iterator<Item = usize> {
 /// Far more than anybody sends. A label that says more is damaged, and must not keep us counting.
 const MAX_BYTES: u64 = 1 << 32;
 
-fn checked(length: u64) -> Result<usize, Fault> {
+fn checked(length: u64) -> Result<usize, StoreFault> {
     usize::try_from(length).ok().filter(|_| length <= MAX_BYTES).ok_or_else(damaged)
 }
 
@@ -89,12 +89,12 @@ fn indices(length: usize) -> RangeInclusive<u32> {
 }
 
 /// Puts a blob. One that is there already is left as it is: under one digest there is one content.
-pub(crate) fn put<P: Place>(
-    labels: &mut Table<'_, P::Label, Label>,
+pub(crate) fn put<P: PieceKey>(
+    labels: &mut Table<'_, P::Label, BlobLabel>,
     pieces: &mut Table<'_, P::Piece, &'static [u8]>,
     place: P,
     blob: &Blob<'_>,
-) -> Result<(), Fault> {
+) -> Result<(), StoreFault> {
     if labels.get(place.label())?.is_some() {
         return Ok(());
     }
@@ -108,11 +108,11 @@ pub(crate) fn put<P: Place>(
     Ok(())
 }
 
-pub(crate) fn get<P: Place>(
-    labels: &impl ReadableTable<P::Label, Label>,
+pub(crate) fn get<P: PieceKey>(
+    labels: &impl ReadableTable<P::Label, BlobLabel>,
     pieces: &impl ReadableTable<P::Piece, &'static [u8]>,
     place: P,
-) -> Result<Option<Vec<u8>>, Fault> {
+) -> Result<Option<Vec<u8>>, StoreFault> {
     let Some(label) = labels.get(place.label())? else { return Ok(None) };
     let (length, crc) = label.value();
     let length = checked(length)?;
@@ -124,11 +124,11 @@ pub(crate) fn get<P: Place>(
 }
 
 /// Removes a blob. Gives whether it was there.
-pub(crate) fn remove<P: Place>(
-    labels: &mut Table<'_, P::Label, Label>,
+pub(crate) fn remove<P: PieceKey>(
+    labels: &mut Table<'_, P::Label, BlobLabel>,
     pieces: &mut Table<'_, P::Piece, &'static [u8]>,
     place: P,
-) -> Result<bool, Fault> {
+) -> Result<bool, StoreFault> {
     let Some(length) = labels.remove(place.label())?.map(|label| label.value().0) else { return Ok(false) };
     for index in indices(checked(length)?) {
         pieces.remove(place.piece(index))?;
@@ -146,12 +146,12 @@ pub(crate) struct Inspection<'a, P, L> {
     damaged: Vec<P>,
 }
 
-impl<'a, P: Place + PartialEq, L: ReadableTable<P::Label, Label>> Inspection<'a, P, L> {
+impl<'a, P: PieceKey + PartialEq, L: ReadableTable<P::Label, BlobLabel>> Inspection<'a, P, L> {
     pub(crate) const fn new(labels: &'a L) -> Self {
         Self { labels, current: None, seen: 0, damaged: Vec::new() }
     }
 
-    pub(crate) fn piece(&mut self, place: P, bytes: &[u8]) -> Result<(), Fault> {
+    pub(crate) fn piece(&mut self, place: P, bytes: &[u8]) -> Result<(), StoreFault> {
         if self.current.as_ref().is_none_or(|(current, ..)| *current != place) {
             self.end()?;
         }
@@ -161,7 +161,7 @@ impl<'a, P: Place + PartialEq, L: ReadableTable<P::Label, Label>> Inspection<'a,
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Fault> {
+    fn end(&mut self) -> Result<(), StoreFault> {
         let Some((place, length, crc)) = self.current.take() else { return Ok(()) };
         let label = self.labels.get(place.label())?.map(|label| label.value());
         self.seen += u64::from(label.is_some());
@@ -173,7 +173,7 @@ impl<'a, P: Place + PartialEq, L: ReadableTable<P::Label, Label>> Inspection<'a,
     }
 
     /// All blobs that are not whole, those without any piece included.
-    pub(crate) fn finish(mut self, pieces: &impl ReadableTable<P::Piece, &'static [u8]>) -> Result<Vec<P>, Fault> {
+    pub(crate) fn finish(mut self, pieces: &impl ReadableTable<P::Piece, &'static [u8]>) -> Result<Vec<P>, StoreFault> {
         self.end()?;
         if self.seen < self.labels.len()? {
             for label in self.labels.iter()? {
@@ -188,7 +188,7 @@ impl<'a, P: Place + PartialEq, L: ReadableTable<P::Label, Label>> Inspection<'a,
     }
 }
 
-fn damaged() -> Fault {
+fn damaged() -> StoreFault {
     Error::Corrupt { what: "a blob is not whole".to_owned() }.into()
 }
 

@@ -9,18 +9,18 @@ use onward_core::fence::Term;
 use onward_core::ids::Seq;
 
 use crate::head::Head;
-use crate::{Blob, Digest, Error, Snapshot, StoredRow, codec};
+use crate::{Blob, BlobDigest, Error, Snapshot, StoredRow, codec};
 
-use super::fault::Fault;
-use super::journal::Rows;
-use super::pieces::{self, Label};
+use super::fault::StoreFault;
+use super::journal::PendingRows;
+use super::pieces::{self, BlobLabel};
 
 /// A batch by the sequence number of its first event.
 pub(crate) const BATCHES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("batches");
 /// A chunk by what its snapshot covers, and its index.
 pub(crate) const CHUNKS: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("chunks");
 /// Blobs: the label of each by its digest; pieces hold the content.
-pub(crate) const BLOBS: TableDefinition<'_, &[u8; 32], Label> = TableDefinition::new("blobs");
+pub(crate) const BLOBS: TableDefinition<'_, &[u8; 32], BlobLabel> = TableDefinition::new("blobs");
 pub(crate) const PIECES: TableDefinition<'_, (&[u8; 32], u32), &[u8]> = TableDefinition::new("blob_pieces");
 pub(crate) const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 
@@ -47,14 +47,14 @@ pub(super) struct Facts {
 }
 
 /// The end of the log as far as redb knows, and its facts about the journal. Refuses a file that is too new.
-pub(super) fn found(database: &Database) -> Result<(Head, Facts), Fault> {
+pub(super) fn found(database: &Database) -> Result<(Head, Facts), StoreFault> {
     let read = database.begin_read()?;
     let facts = match read.open_table(FACTS) {
         Ok(facts) => facts,
         Err(TableError::TableDoesNotExist(_)) => return Ok((Head::default(), Facts::default())),
         Err(error) => return Err(error.into()),
     };
-    let fact = |name: &str| -> Result<Option<u64>, Fault> { Ok(facts.get(name)?.map(|value| value.value())) };
+    let fact = |name: &str| -> Result<Option<u64>, StoreFault> { Ok(facts.get(name)?.map(|value| value.value())) };
     known_format(fact(FORMAT)?, KNOWN)?;
     let mut head = Head::default();
     head.tail.term = Term::new(fact(TERM)?.unwrap_or(0));
@@ -84,7 +84,7 @@ pub(super) fn found(database: &Database) -> Result<(Head, Facts), Fault> {
 }
 
 /// Makes the tables of a new file, and those that one of an older format lacks. From then on there is a journal.
-pub(super) fn make_tables(database: &Database, journal: u64) -> Result<(), Fault> {
+pub(super) fn make_tables(database: &Database, journal: u64) -> Result<(), StoreFault> {
     let write = database.begin_write()?;
     write.open_table(FACTS)?.insert(FORMAT, u64::from(KNOWN))?;
     write.open_table(FACTS)?.insert(JOURNAL, journal)?;
@@ -97,7 +97,7 @@ pub(super) fn make_tables(database: &Database, journal: u64) -> Result<(), Fault
 }
 
 /// A file says its format, and one that is too new is refused by it.
-pub(crate) fn known_format(found: Option<u64>, known: u8) -> Result<u8, Fault> {
+pub(crate) fn known_format(found: Option<u64>, known: u8) -> Result<u8, StoreFault> {
     match found.map(|found| u8::try_from(found).unwrap_or(u8::MAX)) {
         Some(found) if found > known => Err(Error::NewerFormat { found, known }.into()),
         None | Some(0) => Err(corrupt("the file does not say its format")),
@@ -105,12 +105,12 @@ pub(crate) fn known_format(found: Option<u64>, known: u8) -> Result<u8, Fault> {
     }
 }
 
-pub(super) fn put_reached(transaction: &WriteTransaction, last: Seq) -> Result<(), Fault> {
+pub(super) fn put_reached(transaction: &WriteTransaction, last: Seq) -> Result<(), StoreFault> {
     transaction.open_table(FACTS)?.insert(REACHED, last.0)?;
     Ok(())
 }
 
-pub(super) fn put_term(transaction: &WriteTransaction, term: Term) -> Result<(), Fault> {
+pub(super) fn put_term(transaction: &WriteTransaction, term: Term) -> Result<(), StoreFault> {
     transaction.open_table(FACTS)?.insert(TERM, term.get())?;
     Ok(())
 }
@@ -120,7 +120,7 @@ pub(super) fn put_batch(
     first: Seq,
     row: &[u8],
     blobs: &[Blob<'_>],
-) -> Result<(), Fault> {
+) -> Result<(), StoreFault> {
     transaction.open_table(BATCHES)?.insert(first.0, row)?;
     if blobs.is_empty() {
         return Ok(());
@@ -132,11 +132,11 @@ pub(super) fn put_batch(
     Ok(())
 }
 
-pub(super) fn blob(view: &ReadTransaction, digest: &Digest) -> Result<Option<Vec<u8>>, Fault> {
+pub(super) fn blob(view: &ReadTransaction, digest: &BlobDigest) -> Result<Option<Vec<u8>>, StoreFault> {
     pieces::get(&view.open_table(BLOBS)?, &view.open_table(PIECES)?, *digest)
 }
 
-pub(super) fn has_any(view: &ReadTransaction, digests: &[Digest]) -> Result<bool, Fault> {
+pub(super) fn has_any(view: &ReadTransaction, digests: &[BlobDigest]) -> Result<bool, StoreFault> {
     let labels = view.open_table(BLOBS)?;
     for digest in digests {
         if labels.get(digest)?.is_some() {
@@ -146,7 +146,7 @@ pub(super) fn has_any(view: &ReadTransaction, digests: &[Digest]) -> Result<bool
     Ok(false)
 }
 
-pub(super) fn drop_blobs(transaction: &WriteTransaction, digests: &[Digest]) -> Result<(), Fault> {
+pub(super) fn drop_blobs(transaction: &WriteTransaction, digests: &[BlobDigest]) -> Result<(), StoreFault> {
     let (mut labels, mut contents) = (transaction.open_table(BLOBS)?, transaction.open_table(PIECES)?);
     for digest in digests {
         pieces::remove(&mut labels, &mut contents, *digest)?;
@@ -154,7 +154,11 @@ pub(super) fn drop_blobs(transaction: &WriteTransaction, digests: &[Digest]) -> 
     Ok(())
 }
 
-pub(super) fn blobs(view: &ReadTransaction, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Fault> {
+pub(super) fn blobs(
+    view: &ReadTransaction,
+    after: Option<&BlobDigest>,
+    max: usize,
+) -> Result<Vec<BlobDigest>, StoreFault> {
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);
     let labels = view.open_table(BLOBS)?;
     let rows = labels.range::<&[u8; 32]>((from, Bound::Unbounded))?.take(max);
@@ -163,7 +167,7 @@ pub(super) fn blobs(view: &ReadTransaction, after: Option<&Digest>, max: usize) 
 
 /// Rows of the journal, behind those that end with `stored`. What lies before a gap is needed by nobody, and goes: here
 /// there is none.
-pub(super) fn put_rows(transaction: &WriteTransaction, stored: Seq, moved: &Rows) -> Result<(), Fault> {
+pub(super) fn put_rows(transaction: &WriteTransaction, stored: Seq, moved: &PendingRows) -> Result<(), StoreFault> {
     let mut rows = transaction.open_table(BATCHES)?;
     if moved.first().is_some_and(|first| first.0 > stored.0.saturating_add(1)) {
         rows.retain(|_, _| false)?;
@@ -181,7 +185,7 @@ pub(super) fn put_chunk(
     covers: Seq,
     index: u32,
     row: &[u8],
-) -> Result<(), Fault> {
+) -> Result<(), StoreFault> {
     let mut chunks = transaction.open_table(CHUNKS)?;
     if index == 0 {
         let kept = finished.map(|snapshot| snapshot.covers.0);
@@ -192,7 +196,7 @@ pub(super) fn put_chunk(
 }
 
 /// Finishes a snapshot in one transaction: it counts, and everything else that was stored as a snapshot goes.
-pub(super) fn finish_snapshot(transaction: &WriteTransaction, snapshot: Snapshot) -> Result<(), Fault> {
+pub(super) fn finish_snapshot(transaction: &WriteTransaction, snapshot: Snapshot) -> Result<(), StoreFault> {
     let mut facts = transaction.open_table(FACTS)?;
     facts.insert(SNAPSHOT_COVERS, snapshot.covers.0)?;
     facts.insert(SNAPSHOT_CHUNKS, u64::from(snapshot.chunks))?;
@@ -200,7 +204,7 @@ pub(super) fn finish_snapshot(transaction: &WriteTransaction, snapshot: Snapshot
     Ok(())
 }
 
-pub(super) fn chunk(view: &ReadTransaction, snapshot: Option<Snapshot>, index: u32) -> Result<Vec<u8>, Fault> {
+pub(super) fn chunk(view: &ReadTransaction, snapshot: Option<Snapshot>, index: u32) -> Result<Vec<u8>, StoreFault> {
     let none = Error::WrongSnapshot { what: "the newest one has no such chunk" };
     let snapshot = snapshot.filter(|snapshot| index < snapshot.chunks).ok_or(none)?;
     let chunks = view.open_table(CHUNKS)?;
@@ -214,7 +218,7 @@ pub(super) fn truncate(
     covers: Seq,
     next: Option<Seq>,
     max_batches: usize,
-) -> Result<(usize, bool), Fault> {
+) -> Result<(usize, bool), StoreFault> {
     let mut rows = transaction.open_table(BATCHES)?;
     let mut removed = 0;
     while begins_covered(&rows, covers, next)? {
@@ -232,7 +236,7 @@ pub(super) fn begins_covered(
     rows: &impl ReadableTable<u64, &'static [u8]>,
     covers: Seq,
     next: Option<Seq>,
-) -> Result<bool, Fault> {
+) -> Result<bool, StoreFault> {
     let mut oldest = rows.range::<u64>(..)?;
     if oldest.next().transpose()?.is_none() {
         return Ok(false);
@@ -241,6 +245,6 @@ pub(super) fn begins_covered(
     Ok(second.or(next).is_some_and(|next| next.0 <= covers.0.saturating_add(1)))
 }
 
-pub(crate) fn corrupt(what: &str) -> Fault {
+pub(crate) fn corrupt(what: &str) -> StoreFault {
     Error::Corrupt { what: what.to_owned() }.into()
 }

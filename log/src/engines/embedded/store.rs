@@ -13,16 +13,16 @@ use ::redb::{Database, Durability, ReadTransaction, ReadableDatabase, WriteTrans
 
 use crate::Error;
 
-use super::fault::Fault;
+use super::fault::StoreFault;
 
 pub(crate) type Open = Box<dyn FnMut() -> Result<Database, Error> + Send>;
 
 /// Makes the tables in a new file, refuses one that is too new, and finds out what must be remembered; by what was
 /// remembered before, if the file is opened anew.
-pub(crate) type Prepare<S> = Box<dyn FnMut(&Database, Option<&S>) -> Result<S, Fault> + Send>;
+pub(crate) type Prepare<S> = Box<dyn FnMut(&Database, Option<&S>) -> Result<S, StoreFault> + Send>;
 
 /// `S` is what is remembered of the file between calls.
-pub(crate) struct Store<S> {
+pub(crate) struct RedbFile<S> {
     // Dropped before the writer, which has the folder's lock.
     slot: RwLock<Slot>,
     writer: Mutex<Writer<S>>,
@@ -57,10 +57,10 @@ pub(crate) struct Writer<S> {
     _lock: Option<File>,
 }
 
-impl<S> Store<S> {
+impl<S> RedbFile<S> {
     pub(crate) fn start(mut open: Open, mut prepare: Prepare<S>, lock: Option<File>) -> Result<Self, Error> {
         let database = open()?;
-        let state = prepare(&database, None).map_err(Fault::into_error)?;
+        let state = prepare(&database, None).map_err(StoreFault::into_error)?;
         let slot = RwLock::new(Slot { database: Some(database), opened: 1 });
         Ok(Self {
             slot,
@@ -80,7 +80,7 @@ impl<S> Store<S> {
     }
 
     /// Reads what the last commit left, without waiting for one that is under way.
-    pub(crate) fn read<T>(&self, read: impl Fn(&ReadTransaction) -> Result<T, Fault>) -> Result<T, Error> {
+    pub(crate) fn read<T>(&self, read: impl Fn(&ReadTransaction) -> Result<T, StoreFault>) -> Result<T, Error> {
         let mut fault = match self.attempt(&read)? {
             Ok(value) => return Ok(value),
             Err(fault) => fault,
@@ -95,21 +95,24 @@ impl<S> Store<S> {
         Err(fault.into_error())
     }
 
-    fn attempt<T>(&self, read: &impl Fn(&ReadTransaction) -> Result<T, Fault>) -> Result<Result<T, Fault>, Error> {
+    fn attempt<T>(
+        &self,
+        read: &impl Fn(&ReadTransaction) -> Result<T, StoreFault>,
+    ) -> Result<Result<T, StoreFault>, Error> {
         let (opened, transaction) = self.begin_read()?;
         let result = transaction.and_then(|transaction| read(&transaction));
-        if result.as_ref().is_err_and(Fault::is_storage) {
+        if result.as_ref().is_err_and(StoreFault::is_storage) {
             let _writer = self.writer.lock().expect("nothing panics while it holds the store");
             self.close(Some(opened));
         }
         Ok(result)
     }
 
-    fn begin_read(&self) -> Result<(u64, Result<ReadTransaction, Fault>), Error> {
+    fn begin_read(&self) -> Result<(u64, Result<ReadTransaction, StoreFault>), Error> {
         let begun = || {
             let slot = self.slot.read().expect(SLOT);
             let database = slot.database.as_ref()?;
-            Some((slot.opened, database.begin_read().map_err(Fault::from)))
+            Some((slot.opened, database.begin_read().map_err(StoreFault::from)))
         };
         if let Some(begun) = begun() {
             return Ok(begun);
@@ -124,23 +127,23 @@ impl<S> Store<S> {
     /// A view of what the last commit left, for as long as the caller likes. If the file is closed after a failure, it
     /// ends.
     pub(crate) fn view(&self) -> Result<ReadTransaction, Error> {
-        self.begin_read()?.1.map_err(Fault::into_error)
+        self.begin_read()?.1.map_err(StoreFault::into_error)
     }
 
     /// The same, for whoever writes: no commit comes in between.
     pub(crate) fn view_locked(&self, _writer: &MutexGuard<'_, Writer<S>>) -> Result<ReadTransaction, Error> {
         let begun = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_read();
-        begun.map_err(|error| Fault::from(error).into_error())
+        begun.map_err(|error| StoreFault::from(error).into_error())
     }
 
     /// Reads together with what is remembered: no commit comes in between.
     pub(crate) fn read_locked<T>(
         &self,
         writer: &MutexGuard<'_, Writer<S>>,
-        read: impl FnOnce(&ReadTransaction, &S) -> Result<T, Fault>,
+        read: impl FnOnce(&ReadTransaction, &S) -> Result<T, StoreFault>,
     ) -> Result<T, Error> {
         let begun = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_read();
-        begun.map_err(Fault::from).and_then(|transaction| read(&transaction, &writer.state)).map_err(|fault| {
+        begun.map_err(StoreFault::from).and_then(|transaction| read(&transaction, &writer.state)).map_err(|fault| {
             if fault.is_storage() {
                 self.close(None);
             }
@@ -154,8 +157,8 @@ impl<S> Store<S> {
         &self,
         writer: &mut Writer<S>,
         repair: Repair,
-        write: impl FnOnce(&WriteTransaction) -> Result<(), Fault>,
-        took_effect: impl FnOnce(&S, &ReadTransaction) -> Result<bool, Fault>,
+        write: impl FnOnce(&WriteTransaction) -> Result<(), StoreFault>,
+        took_effect: impl FnOnce(&S, &ReadTransaction) -> Result<bool, StoreFault>,
     ) -> Result<(), Error> {
         match self.written(repair, write) {
             Err(fault) => {
@@ -164,24 +167,26 @@ impl<S> Store<S> {
             }
             Ok(transaction) => match transaction.commit() {
                 Ok(()) => Ok(()),
-                Err(error) => self.look(writer, error.into(), took_effect),
+                Err(error) => self.resolve_in_doubt(writer, error.into(), took_effect),
             },
         }
     }
 
     /// Looks whether a transaction that failed was stored after all.
-    pub(crate) fn look(
+    pub(crate) fn resolve_in_doubt(
         &self,
         writer: &mut Writer<S>,
-        fault: Fault,
-        took_effect: impl FnOnce(&S, &ReadTransaction) -> Result<bool, Fault>,
+        fault: StoreFault,
+        took_effect: impl FnOnce(&S, &ReadTransaction) -> Result<bool, StoreFault>,
     ) -> Result<(), Error> {
         // First of all, because the file can be opened once at a time.
         self.close(None);
         writer.in_doubt = true;
         let found = self.reopen(writer).and_then(|()| {
             let view = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_read();
-            view.map_err(Fault::from).and_then(|view| took_effect(&writer.state, &view)).map_err(Fault::into_error)
+            view.map_err(StoreFault::from)
+                .and_then(|view| took_effect(&writer.state, &view))
+                .map_err(StoreFault::into_error)
         });
         match found {
             Err(still) => Err(Error::Unknown { cause: format!("{fault}; and then: {}", still.cause()) }),
@@ -193,8 +198,8 @@ impl<S> Store<S> {
     fn written(
         &self,
         repair: Repair,
-        write: impl FnOnce(&WriteTransaction) -> Result<(), Fault>,
-    ) -> Result<WriteTransaction, Fault> {
+        write: impl FnOnce(&WriteTransaction) -> Result<(), StoreFault>,
+    ) -> Result<WriteTransaction, StoreFault> {
         let mut transaction = self.slot.read().expect(SLOT).database.as_ref().expect(READY).begin_write()?;
         transaction.set_durability(Durability::Immediate).expect("no savepoints are used");
         transaction.set_quick_repair(repair == Repair::Quick);
@@ -204,7 +209,7 @@ impl<S> Store<S> {
 
     fn reopen(&self, writer: &mut Writer<S>) -> Result<(), Error> {
         let database = (writer.open)()?;
-        writer.state = (writer.prepare)(&database, Some(&writer.state)).map_err(Fault::into_error)?;
+        writer.state = (writer.prepare)(&database, Some(&writer.state)).map_err(StoreFault::into_error)?;
         writer.in_doubt = false;
         let mut slot = self.slot.write().expect(SLOT);
         slot.database = Some(database);
@@ -226,7 +231,7 @@ impl<S> Store<S> {
 const SLOT: &str = "nothing panics while it holds the slot";
 const READY: &str = "it is ready";
 
-impl<S: fmt::Debug> fmt::Debug for Store<S> {
+impl<S: fmt::Debug> fmt::Debug for RedbFile<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.writer.try_lock().ok();
         f.debug_struct("Store").field("state", &state.as_ref().map(|writer| &writer.state)).finish_non_exhaustive()

@@ -14,7 +14,7 @@ use ::redb::{BackendError, StorageBackend};
 
 /// Unsynced writes of one file, however often it is opened. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unsynced(Arc<Mutex<Writes>>);
+pub(crate) struct UnsyncedRanges(Arc<Mutex<Writes>>);
 
 #[derive(Debug, Default)]
 struct Writes {
@@ -41,7 +41,7 @@ impl Writes {
     }
 }
 
-impl Unsynced {
+impl UnsyncedRanges {
     fn writes(&self) -> MutexGuard<'_, Writes> {
         self.0.lock().expect("nothing panics while it holds this")
     }
@@ -52,8 +52,8 @@ impl Unsynced {
         &self,
         storage: B,
         forget_cache: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<Tracked<B>> {
-        let tracked = Tracked { storage, unsynced: self.clone() };
+    ) -> io::Result<TrackedStorage<B>> {
+        let tracked = TrackedStorage { storage, unsynced: self.clone() };
         if self.writes().is_in_doubt {
             tracked.write_again(forget_cache)?;
         }
@@ -63,12 +63,12 @@ impl Unsynced {
 
 /// Storage that remembers what it has not synced.
 #[derive(Debug)]
-pub(crate) struct Tracked<B> {
+pub(crate) struct TrackedStorage<B> {
     storage: B,
-    unsynced: Unsynced,
+    unsynced: UnsyncedRanges,
 }
 
-impl<B: StorageBackend> Tracked<B> {
+impl<B: StorageBackend> TrackedStorage<B> {
     /// All of it is in memory for a moment: no more than the commits wrote that were not synced.
     fn write_again(&self, forget_cache: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let (ranges, len) = (self.unsynced.writes().ranges.clone(), self.storage.len()?);
@@ -88,7 +88,7 @@ impl<B: StorageBackend> Tracked<B> {
     }
 }
 
-impl<B: StorageBackend> StorageBackend for Tracked<B> {
+impl<B: StorageBackend> StorageBackend for TrackedStorage<B> {
     fn len(&self) -> io::Result<u64> {
         self.storage.len()
     }
@@ -180,7 +180,7 @@ mod tests {
             }
         }
 
-        let unsynced = Unsynced::default();
+        let unsynced = UnsyncedRanges::default();
         let sick = Sick(InMemoryBackend::new(), AtomicBool::new(true));
         sick.set_len(8).unwrap();
         let file = unsynced.on(sick, || Ok(())).unwrap();

@@ -12,9 +12,9 @@ use super::super::App;
 use super::super::json::Json;
 use super::super::may::{May, Operate};
 use super::super::params::bad_cursor;
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::filter::{Conditions, all_too_old};
-use crate::engine::{Engine, Refused, View};
+use crate::engine::{Engine, EngineRefusal, ReadView};
 
 /// Jobs that a dry run shows.
 const SHOWN: usize = 10;
@@ -27,23 +27,23 @@ const CANCELLED_PER_CALL: usize = 500;
 /// Cancel all jobs that match, the newest first.
 #[utoipa::path(post, path = "/v1/jobs/cancel", tag = "jobs", request_body = CancelWhere,
     responses((status = 200, body = CancelWhereAnswer),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn cancel_where(
     _: May<Operate>,
     State(app): State<App>,
     Json(which): Json<CancelWhere>,
-) -> Result<Json<CancelWhereAnswer>, Problem> {
+) -> Result<Json<CancelWhereAnswer>, ProblemResponse> {
     let CancelWhere { queue, kind, tag, state, not_moving_s, since_s, all, dry_run, limit, cursor } = which;
     let filter = Conditions { state, kind, queue, tag, not_moving_s, since_s }.check(&app.engine).await?;
     if filter == Filter::default() && all != Some(true) {
         let detail = "this would cancel every job; give `queue`, `kind`, `tag`, `state`, `not_moving_s` or `since_s`, or say `all: true`";
-        return Err(Problem::invalid(detail).of_field("all"));
+        return Err(ProblemResponse::invalid(detail).of_field("all"));
     }
     let limit = match limit.unwrap_or(MAX_CANCELLED) {
         limit @ 1..=MAX_CANCELLED => limit,
         limit => {
             let detail = format!("`limit` is {limit}; it must be from 1 to {MAX_CANCELLED}");
-            return Err(Problem::invalid(detail).of_field("limit"));
+            return Err(ProblemResponse::invalid(detail).of_field("limit"));
         }
     };
     let cursor = cursor.map(|text| JobId::parse(&text).ok_or_else(bad_cursor)).transpose()?;
@@ -57,7 +57,7 @@ pub async fn cancel_where(
             Ok(Json(CancelWhereAnswer { cancelled, would_cancel: None, jobs: None, next_cursor }))
         }
         Err(refused) => {
-            let problem = Problem::from(refused);
+            let problem = ProblemResponse::from(refused);
             let detail = format!(
                 "{}; {cancelled} jobs were cancelled before that, and repeating the request cancels the rest",
                 problem.detail
@@ -74,7 +74,7 @@ async fn cancel(
     mut cursor: Option<JobId>,
     limit: usize,
     cancelled: &mut usize,
-) -> Result<Option<JobId>, Refused> {
+) -> Result<Option<JobId>, EngineRefusal> {
     loop {
         let (jobs, next) = find(engine, filter, cursor, limit - *cancelled).await?;
         if !jobs.is_empty() {
@@ -93,7 +93,7 @@ async fn count(
     filter: &Filter,
     mut cursor: Option<JobId>,
     limit: usize,
-) -> Result<CancelWhereAnswer, Refused> {
+) -> Result<CancelWhereAnswer, EngineRefusal> {
     let (mut count, mut first) = (0, Vec::new());
     loop {
         let (jobs, next) = find(engine, filter, cursor, limit - count).await?;
@@ -114,13 +114,13 @@ async fn find(
     filter: &Filter,
     cursor: Option<JobId>,
     room: usize,
-) -> Result<(Vec<JobId>, Option<JobId>), Refused> {
+) -> Result<(Vec<JobId>, Option<JobId>), EngineRefusal> {
     let filter = filter.clone();
     engine.read(move |view| examine(view, &filter, cursor, room)).await
 }
 
 /// Examines some jobs in one read.
-fn examine(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize) -> (Vec<JobId>, Option<JobId>) {
+fn examine(view: &ReadView<'_>, filter: &Filter, cursor: Option<JobId>, room: usize) -> (Vec<JobId>, Option<JobId>) {
     let state = view.manager.state();
     let (mut found, mut examined, mut workflows) = (Vec::new(), 0, 0);
     let mut ids = view.catalog.newest_before(cursor).peekable();

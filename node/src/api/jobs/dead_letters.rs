@@ -17,12 +17,12 @@ use super::super::App;
 use super::super::json::Json;
 use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, bad_cursor, page_size};
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::command::request_id;
 use super::filter::Conditions;
 use super::shape::{self, Detail, weight};
 use super::submit::check_exec_again;
-use crate::engine::{Refused, ResultFault, View};
+use crate::engine::{EngineRefusal, ReadView, ResultFault};
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -44,12 +44,12 @@ pub struct DeadLetterQuery {
 /// List dead letters.
 #[utoipa::path(get, path = "/v1/dead-letters", tag = "dead letters", params(DeadLetterQuery),
     responses((status = 200, body = DeadLetterList),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn list(
     _: May<Read>,
     State(app): State<App>,
     Params(query): Params<DeadLetterQuery>,
-) -> Result<Json<DeadLetterList>, Problem> {
+) -> Result<Json<DeadLetterList>, ProblemResponse> {
     let limit = page_size(query.limit)?;
     let after = query.cursor.map(|text| text.parse::<u64>().map_err(|_| bad_cursor())).transpose()?;
     let DeadLetterQuery { state, kind, queue, tag, since_s, .. } = query;
@@ -64,7 +64,7 @@ const PAGE_BYTES: usize = 8 << 20;
 const EXAMINED_PER_PAGE: usize = 2_000;
 
 /// The cursor is when the last one died, so that it stays right when others are dropped.
-fn page(view: &View<'_>, filter: &Filter, after: Option<u64>, limit: usize) -> (Vec<JobView>, Option<u64>) {
+fn page(view: &ReadView<'_>, filter: &Filter, after: Option<u64>, limit: usize) -> (Vec<JobView>, Option<u64>) {
     let state = view.manager.state();
     let died = |key: JobKey| state.job(key).more.as_ref().and_then(|more| more.died).map_or(0, |seq| seq.0);
     let keys: Vec<JobKey> = state.dead_letters().collect();
@@ -88,13 +88,13 @@ fn page(view: &View<'_>, filter: &Filter, after: Option<u64>, limit: usize) -> (
 /// Submit the jobs of dead letters again, as new ones: from the failed workflow on, or from the start.
 #[utoipa::path(post, path = "/v1/dead-letters/replay", tag = "dead letters", request_body = Replay,
     responses((status = 200, body = ReplayAnswers),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "not_a_dead_letter, conflict", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 409, description = "not_a_dead_letter, conflict", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn replay(
     May { access, .. }: May<Operate>,
     State(app): State<App>,
     Json(replay): Json<Replay>,
-) -> Result<Json<ReplayAnswers>, Problem> {
+) -> Result<Json<ReplayAnswers>, ProblemResponse> {
     let request = request_id(replay.request_id)?;
     let jobs = ids(replay.jobs)?;
     check_exec_again(&app, &access, jobs.clone()).await?;
@@ -103,7 +103,7 @@ pub async fn replay(
         ReplayFromWord::Start => ReplayFrom::Start,
     };
     if let Some((index, refusal)) = app.engine.replay_fault(jobs.clone(), request.clone(), from).await? {
-        return Err(Problem::from(refusal).of_field(format!("jobs[{index}]")));
+        return Err(ProblemResponse::from(refusal).of_field(format!("jobs[{index}]")));
     }
     if from == ReplayFrom::Failed
         && let Some(fault) = app.engine.result_fault(&jobs).await?
@@ -115,7 +115,7 @@ pub async fn replay(
         let new_id = app.engine.new_job_id();
         let (id, problem) = match app.engine.replay_dead_letter(job, new_id, request.clone(), from).await {
             Ok(job) => (Some(job.to_string()), None),
-            Err(Refused::ByMachine(refusal)) => (None, Some(Problem::from(refusal).into_body())),
+            Err(EngineRefusal::ByMachine(refusal)) => (None, Some(ProblemResponse::from(refusal).into_body())),
             Err(refused) => return Err(interrupted(refused, answers.len())),
         };
         answers.push(ReplayAnswer { job: job.to_string(), id, problem });
@@ -126,21 +126,21 @@ pub async fn replay(
 /// Forget dead letters. The jobs themselves stay until they are archived.
 #[utoipa::path(post, path = "/v1/dead-letters/drop", tag = "dead letters", request_body = DropLetters,
     responses((status = 200, body = DropAnswers),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn drop_letters(
     _: May<Operate>,
     State(app): State<App>,
     Json(drop): Json<DropLetters>,
-) -> Result<Json<DropAnswers>, Problem> {
+) -> Result<Json<DropAnswers>, ProblemResponse> {
     let jobs = ids(drop.jobs)?;
     if let Some(index) = app.engine.first_unknown(jobs.clone()).await? {
-        return Err(Problem::from(Refusal::UnknownJob).of_field(format!("jobs[{index}]")));
+        return Err(ProblemResponse::from(Refusal::UnknownJob).of_field(format!("jobs[{index}]")));
     }
     let mut answers = Vec::with_capacity(jobs.len());
     for job in jobs {
         let dropped = match app.engine.drop_dead_letter(job).await {
             Ok(()) => true,
-            Err(Refused::ByMachine(Refusal::NotADeadLetter | Refusal::UnknownJob)) => false,
+            Err(EngineRefusal::ByMachine(Refusal::NotADeadLetter | Refusal::UnknownJob)) => false,
             Err(refused) => return Err(interrupted(refused, answers.len())),
         };
         answers.push(DropAnswer { job: job.to_string(), dropped });
@@ -150,9 +150,9 @@ pub async fn drop_letters(
 
 /// The problem for a result that cannot be read, which is not taken for empty: the caller decides whether to run
 /// everything again.
-fn unreadable(fault: ResultFault) -> Problem {
+fn unreadable(fault: ResultFault) -> ProblemResponse {
     let ResultFault { index, workflow, refused } = fault;
-    let problem = Problem::from(refused);
+    let problem = ProblemResponse::from(refused);
     let detail = format!(
         "the result of workflow `{workflow}` cannot be taken over: {}; nothing was replayed: repeat it, or replay from \
          `start`, which runs every workflow again",
@@ -161,17 +161,17 @@ fn unreadable(fault: ResultFault) -> Problem {
     problem.with_detail(detail).of_field(format!("jobs[{index}]"))
 }
 
-fn interrupted(refused: Refused, done: usize) -> Problem {
-    let problem = Problem::from(refused);
+fn interrupted(refused: EngineRefusal, done: usize) -> ProblemResponse {
+    let problem = ProblemResponse::from(refused);
     let detail = format!("{}; {done} of the jobs were done, and repeating the whole request is safe", problem.detail);
     problem.with_detail(detail)
 }
 
-fn ids(jobs: Few<String, MAX_JOBS>) -> Result<Vec<JobId>, Problem> {
+fn ids(jobs: Few<String, MAX_JOBS>) -> Result<Vec<JobId>, ProblemResponse> {
     let jobs = jobs.take("jobs")?;
     if jobs.is_empty() {
-        return Err(Problem::invalid("`jobs` is empty; name at least one job").of_field("jobs"));
+        return Err(ProblemResponse::invalid("`jobs` is empty; name at least one job").of_field("jobs"));
     }
-    let unknown = |index: usize| Problem::from(Refusal::UnknownJob).of_field(format!("jobs[{index}]"));
+    let unknown = |index: usize| ProblemResponse::from(Refusal::UnknownJob).of_field(format!("jobs[{index}]"));
     jobs.iter().enumerate().map(|(index, text)| JobId::parse(text).ok_or_else(|| unknown(index))).collect()
 }

@@ -25,10 +25,10 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
 use super::super::App;
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::read::without_contents;
 use super::shape::{Detail, job_with_damage};
-use crate::engine::{Counter, Watch};
+use crate::engine::{Counter, ManagerJobWatch};
 
 /// The interval at which a running job is looked at, if there is time: soft changes (beats, progress, clocks) ring no
 /// bell.
@@ -46,7 +46,7 @@ pub(crate) trait Source: Clone + Send + Sync + 'static {
     type Bell: Send + Sync;
 
     /// A view of the job as it is now, without contents; with results, if they are few, once it has ended.
-    fn look(&self, job: JobId, looks: &Arc<AtomicU64>) -> impl Future<Output = Result<Look, Problem>> + Send;
+    fn look(&self, job: JobId, looks: &Arc<AtomicU64>) -> impl Future<Output = Result<Look, ProblemResponse>> + Send;
     /// A bell that rings when something about this job has changed, durably.
     fn bell(&self, job: JobId) -> Self::Bell;
     fn rung(bell: &Self::Bell) -> impl Future<Output = ()> + Send;
@@ -69,7 +69,7 @@ pub(crate) struct Look {
 
 /// News of a job.
 #[derive(Clone, Debug)]
-pub(super) enum News {
+pub(super) enum FeedItem {
     /// The job, as JSON.
     Job(Bytes),
     /// The job for the last time.
@@ -84,7 +84,7 @@ pub(super) struct Feeds(Arc<Mutex<HashMap<JobId, Weak<Feed>>>>);
 
 impl Feeds {
     /// The feed of this job, and the job as it is now. The first who follows it starts it.
-    pub(super) async fn follow(&self, source: &impl Source, job: JobId) -> Result<Arc<Feed>, Problem> {
+    pub(super) async fn follow(&self, source: &impl Source, job: JobId) -> Result<Arc<Feed>, ProblemResponse> {
         let (feed, left) = {
             let mut feeds = self.0.lock().expect("no thread panics while it holds this");
             match feeds.get(&job).and_then(Weak::upgrade).filter(|feed| !feed.is_broken()) {
@@ -106,7 +106,7 @@ impl Feeds {
         if source.held_bytes().get() > MAX_TEXT_BYTES {
             let detail =
                 "too much waits for those who follow jobs and do not read; ask again later, or without following";
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail));
+            return Err(ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail));
         }
         feed.look(source).await?;
         Ok(feed)
@@ -135,7 +135,7 @@ pub(super) struct Feed {
 #[derive(Clone, Debug)]
 pub(super) struct Newest {
     look: u64,
-    pub(super) news: News,
+    pub(super) news: FeedItem,
     is_running: bool,
 }
 
@@ -154,7 +154,7 @@ impl Feed {
     }
 
     /// Looks at the job now. Problems are for whoever asks, and change nothing.
-    async fn look<S: Source>(&self, source: &S) -> Result<(), Problem> {
+    async fn look<S: Source>(&self, source: &S) -> Result<(), ProblemResponse> {
         let Look { number: look, shown, is_terminal, is_running } = source.look(self.job, &self.looks).await?;
         let text = text_of(&shown);
         drop(shown);
@@ -162,8 +162,8 @@ impl Feed {
             let is_later = newest.as_ref().is_none_or(|newest| newest.look < look);
             let is_new = is_later && newest.as_ref().is_none_or(|newest| !newest.says(&text));
             if is_new {
-                let text = Counted::bytes(source.clone(), text);
-                let news = if is_terminal { News::Ended(text) } else { News::Job(text) };
+                let text = CountedText::bytes(source.clone(), text);
+                let news = if is_terminal { FeedItem::Ended(text) } else { FeedItem::Job(text) };
                 *newest = Some(Newest { look, news, is_running });
             } else if let Some(newest) = newest
                 && is_later
@@ -175,17 +175,17 @@ impl Feed {
         Ok(())
     }
 
-    fn end(&self, news: News) {
+    fn end(&self, news: FeedItem) {
         self.newest.send_replace(Some(Newest { look: u64::MAX, news, is_running: false }));
     }
 
     fn is_over(&self) -> bool {
-        self.newest.borrow().as_ref().is_some_and(|newest| !matches!(newest.news, News::Job(_)))
+        self.newest.borrow().as_ref().is_some_and(|newest| !matches!(newest.news, FeedItem::Job(_)))
     }
 
     /// Whether the feed ended without the job having ended: the next follower gets another feed.
     fn is_broken(&self) -> bool {
-        self.newest.borrow().as_ref().is_some_and(|newest| matches!(newest.news, News::Over(..)))
+        self.newest.borrow().as_ref().is_some_and(|newest| matches!(newest.news, FeedItem::Over(..)))
     }
 }
 
@@ -212,7 +212,7 @@ async fn run<S: Source>(source: &S, job: JobId, feed: &Weak<Feed>, mut left: one
             // The job may have been removed from the archive, or this node does not serve: both end the feed.
             let name = if problem.code == Refusal::UnknownJob.kind().code() { "end" } else { "error" };
             let data = serde_json::to_vec(&problem).expect("a problem is plain data");
-            feed.end(News::Over(name, data.into()));
+            feed.end(FeedItem::Over(name, data.into()));
         }
     }
 }
@@ -224,9 +224,9 @@ fn text_of(shown: &Job) -> String {
 }
 
 impl Source for App {
-    type Bell = Watch;
+    type Bell = ManagerJobWatch;
 
-    async fn look(&self, job: JobId, looks: &Arc<AtomicU64>) -> Result<Look, Problem> {
+    async fn look(&self, job: JobId, looks: &Arc<AtomicU64>) -> Result<Look, ProblemResponse> {
         let (engine, looks) = (&self.engine, looks.clone());
         let read = engine.read(move |view| (looks.fetch_add(1, Ordering::Relaxed) + 1, view.manager.job(job)));
         let (number, mut view) = match read.await? {
@@ -243,11 +243,11 @@ impl Source for App {
         Ok(Look { number, shown: job_with_damage(&view, Detail::Brief, &damaged), is_terminal, is_running })
     }
 
-    fn bell(&self, job: JobId) -> Watch {
+    fn bell(&self, job: JobId) -> ManagerJobWatch {
         self.engine.watch(job)
     }
 
-    async fn rung(bell: &Watch) {
+    async fn rung(bell: &ManagerJobWatch) {
         bell.changed().await;
     }
 
@@ -267,32 +267,32 @@ impl Source for App {
 impl Newest {
     fn says(&self, text: &str) -> bool {
         match &self.news {
-            News::Job(known) | News::Ended(known) => known == text.as_bytes(),
-            News::Over(..) => false,
+            FeedItem::Job(known) | FeedItem::Ended(known) => known == text.as_bytes(),
+            FeedItem::Over(..) => false,
         }
     }
 }
 
 /// A text that is counted for as long as somebody holds it.
-struct Counted<S: Source> {
+struct CountedText<S: Source> {
     text: String,
     source: S,
 }
 
-impl<S: Source> Counted<S> {
+impl<S: Source> CountedText<S> {
     fn bytes(source: S, text: String) -> Bytes {
         source.held_bytes().add(text.len() as u64);
         Bytes::from_owner(Self { text, source })
     }
 }
 
-impl<S: Source> AsRef<[u8]> for Counted<S> {
+impl<S: Source> AsRef<[u8]> for CountedText<S> {
     fn as_ref(&self) -> &[u8] {
         self.text.as_bytes()
     }
 }
 
-impl<S: Source> Drop for Counted<S> {
+impl<S: Source> Drop for CountedText<S> {
     fn drop(&mut self) {
         self.source.held_bytes().sub(self.text.len() as u64);
     }

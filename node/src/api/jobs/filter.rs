@@ -8,7 +8,7 @@ use onward_core::job::JobState;
 use onward_core::job::draft::MAX_SPAN;
 use onward_core::time::{Wall, span_ms};
 
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::super::span;
 use crate::engine::Engine;
 
@@ -33,7 +33,7 @@ pub fn all_too_old(filter: &Filter, created_at: Wall) -> bool {
 }
 
 impl Conditions {
-    pub async fn check(self, engine: &Engine) -> Result<Filter, Problem> {
+    pub async fn check(self, engine: &Engine) -> Result<Filter, ProblemResponse> {
         let within = |field, span: Option<f64>| {
             span.map(|span| span::from_seconds(field, span, Duration::ZERO..=MAX_SPAN)).transpose()
         };
@@ -54,16 +54,17 @@ impl Conditions {
     }
 }
 
-pub(crate) fn state(word: &str) -> Result<JobState, Problem> {
+pub(crate) fn state(word: &str) -> Result<JobState, ProblemResponse> {
     JobState::ALL.into_iter().find(|state| state.word() == word).ok_or_else(|| {
         let words: Vec<_> = JobState::ALL.into_iter().map(JobState::word).collect();
         let detail = format!("`state` is `{word}`; it must be one of {}", words.join(", "));
-        Problem::invalid(detail).of_field("state")
+        ProblemResponse::invalid(detail).of_field("state")
     })
 }
 
-pub(crate) fn name(field: &'static str, text: Option<String>) -> Result<Option<Name>, Problem> {
-    let bad =
-        || Problem::invalid(format!("`{field}` must be 1 to 128 bytes without control characters")).of_field(field);
+pub(crate) fn name(field: &'static str, text: Option<String>) -> Result<Option<Name>, ProblemResponse> {
+    let bad = || {
+        ProblemResponse::invalid(format!("`{field}` must be 1 to 128 bytes without control characters")).of_field(field)
+    };
     text.map(|text| Name::new(text).ok_or_else(bad)).transpose()
 }

@@ -19,11 +19,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::App;
-use super::super::access::{Access, Connection};
+use super::super::access::{Access, ClientConnection};
 use super::super::may::{May, Read};
 use super::super::params::JobPath;
-use super::super::problem::Problem;
-use super::feed::{Feed, Feeds, Newest, News, Source};
+use super::super::problem::ProblemResponse;
+use super::feed::{Feed, FeedItem, Feeds, Newest, Source};
 use super::read::without_contents;
 
 /// A comment, so that nobody in between takes a quiet stream for a dead one.
@@ -43,10 +43,10 @@ impl Followers {
         Self { places: Arc::new(Semaphore::new(count)), feeds: Feeds::default() }
     }
 
-    pub(crate) fn join(&self) -> Result<OwnedSemaphorePermit, Problem> {
+    pub(crate) fn join(&self) -> Result<OwnedSemaphorePermit, ProblemResponse> {
         self.places.clone().try_acquire_owned().map_err(|_| {
             let detail = "as many as may are waiting for jobs here; ask again later, or without waiting";
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+            ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
         })
     }
 }
@@ -58,7 +58,7 @@ pub async fn wait_until_ended(
     followers: &Followers,
     job: JobId,
     wait: Duration,
-) -> Result<JobView, Problem> {
+) -> Result<JobView, ProblemResponse> {
     let engine = &app.engine;
     let until = Instant::now() + wait;
     let _place = followers.join()?;
@@ -84,15 +84,15 @@ pub async fn wait_until_ended(
 /// what they tell, and results only of a job that has ended, up to 2 MiB of them.
 #[utoipa::path(get, path = "/v1/jobs/{id}/events", tag = "jobs", params(("id" = String, Path)),
     responses((status = 200, description = "events `job` and `end`, each with the job", content_type = "text/event-stream", body = String),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn events(
     May { access, .. }: May<Read>,
     State(app): State<App>,
     Extension(followers): Extension<Followers>,
-    connection: Option<Extension<Connection>>,
+    connection: Option<Extension<ClientConnection>>,
     JobPath(job): JobPath,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     stream(app, followers, access, connection, job).await
 }
 
@@ -101,9 +101,9 @@ pub(crate) async fn stream<S: Source>(
     source: S,
     followers: Followers,
     access: Access,
-    connection: Option<Extension<Connection>>,
+    connection: Option<Extension<ClientConnection>>,
     job: JobId,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     let place = followers.join()?;
     let feed = followers.feeds.follow(&source, job).await?;
     // One piece at a time: what is not taken is not kept here.
@@ -112,7 +112,7 @@ pub(crate) async fn stream<S: Source>(
         let _place = place;
         let connection = connection.map(|Extension(connection)| connection);
         let stream = Stream { newest: feed.subscribe(), _feed: feed, sender };
-        if stream.run(&source, &access).await == Err(Gone::DoesNotRead)
+        if stream.run(&source, &access).await == Err(FollowEnd::DoesNotRead)
             && let Some(connection) = connection
         {
             connection.cut();
@@ -130,14 +130,14 @@ struct Stream {
 }
 
 #[derive(PartialEq, Eq, Debug)]
-enum Gone {
+enum FollowEnd {
     /// The client has closed the stream.
     Left,
     DoesNotRead,
 }
 
 impl Stream {
-    async fn run(mut self, source: &impl Source, access: &Access) -> Result<(), Gone> {
+    async fn run(mut self, source: &impl Source, access: &Access) -> Result<(), FollowEnd> {
         let sender = self.sender.clone();
         tokio::select! {
             biased;
@@ -145,18 +145,18 @@ impl Stream {
                 let data = serde_json::to_vec(&problem).expect("a problem is plain data");
                 // The stream may have been in the middle of an event.
                 send(&sender, Bytes::from_static(b"\n\n")).await?;
-                say(&sender, "error", data.into()).await
+                send_event(&sender, "error", data.into()).await
             }
-            told = self.tell() => told,
+            told = self.send_changes() => told,
             () = source.drained() => Ok(()),
         }
     }
 
-    async fn tell(&mut self) -> Result<(), Gone> {
+    async fn send_changes(&mut self) -> Result<(), FollowEnd> {
         loop {
             let changed = tokio::select! {
                 changed = timeout(KEEP_ALIVE, self.newest.changed()) => changed,
-                () = self.sender.closed() => return Err(Gone::Left),
+                () = self.sender.closed() => return Err(FollowEnd::Left),
             };
             match changed {
                 Err(_) => send(&self.sender, Bytes::from_static(b": still here\n\n")).await?,
@@ -166,12 +166,12 @@ impl Stream {
                     let newest = self.newest.borrow_and_update().as_ref().map(|newest| newest.news.clone());
                     match newest {
                         None => {}
-                        Some(News::Job(job)) => say(&self.sender, "job", job).await?,
-                        Some(News::Ended(job)) => {
-                            say(&self.sender, "job", job.clone()).await?;
-                            return say(&self.sender, "end", job).await;
+                        Some(FeedItem::Job(job)) => send_event(&self.sender, "job", job).await?,
+                        Some(FeedItem::Ended(job)) => {
+                            send_event(&self.sender, "job", job.clone()).await?;
+                            return send_event(&self.sender, "end", job).await;
                         }
-                        Some(News::Over(name, data)) => return say(&self.sender, name, data).await,
+                        Some(FeedItem::Over(name, data)) => return send_event(&self.sender, name, data).await,
                     }
                 }
             }
@@ -180,29 +180,29 @@ impl Stream {
 }
 
 /// Returns when all of it has left this process: until then nothing newer is given to this client.
-async fn say(sender: &mpsc::Sender<Bytes>, name: &str, data: Bytes) -> Result<(), Gone> {
+async fn send_event(sender: &mpsc::Sender<Bytes>, name: &str, data: Bytes) -> Result<(), FollowEnd> {
     let (lent, returned) = oneshot::channel();
     send(sender, format!("event: {name}\ndata: ").into()).await?;
-    send(sender, Bytes::from_owner(Lent { data, _until: lent })).await?;
+    send(sender, Bytes::from_owner(FrameBody { data, _until: lent })).await?;
     send(sender, Bytes::from_static(b"\n\n")).await?;
     // An error is what tells that it was dropped.
-    timeout(SEND_WITHIN, returned).await.map(drop).map_err(|_| Gone::DoesNotRead)
+    timeout(SEND_WITHIN, returned).await.map(drop).map_err(|_| FollowEnd::DoesNotRead)
 }
 
-async fn send(sender: &mpsc::Sender<Bytes>, text: Bytes) -> Result<(), Gone> {
+async fn send(sender: &mpsc::Sender<Bytes>, text: Bytes) -> Result<(), FollowEnd> {
     match timeout(SEND_WITHIN, sender.send(text)).await {
-        Ok(sent) => sent.map_err(|_| Gone::Left),
-        Err(_) => Err(Gone::DoesNotRead),
+        Ok(sent) => sent.map_err(|_| FollowEnd::Left),
+        Err(_) => Err(FollowEnd::DoesNotRead),
     }
 }
 
 /// A text on its way to one client.
-struct Lent {
+struct FrameBody {
     data: Bytes,
     _until: oneshot::Sender<()>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for FrameBody {
     fn as_ref(&self) -> &[u8] {
         &self.data
     }

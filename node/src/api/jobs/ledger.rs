@@ -1,7 +1,7 @@
 //! A job's ledger as it is shown.
 
 use onward_api::instant::At;
-use onward_api::ledger::{Entry, Ledger};
+use onward_api::ledger::{Ledger, LedgerLine};
 use onward_core::manager::JobView;
 use onward_core::state::{LedgerEntry, LedgerFact};
 
@@ -16,82 +16,82 @@ pub fn ledger(view: &JobView) -> Ledger {
 }
 
 /// An entry as it is shown; `name` is that of the workflow with this index.
-pub(crate) fn shown(entry: &LedgerEntry, name: impl Fn(u16) -> Option<String>) -> Entry {
+pub(crate) fn shown(entry: &LedgerEntry, name: impl Fn(u16) -> Option<String>) -> LedgerLine {
     let fact = match &entry.what {
-        LedgerFact::Granted { worker, by, reason, progress } => Entry {
+        LedgerFact::Granted { worker, by, reason, progress } => LedgerLine {
             what: "granted".into(),
             worker: Some(worker.to_string()),
             by_s: Some(by.as_secs_f64()),
             reason: reason.map(|reason| reason.code().into()),
             progress: finite(*progress),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
-        LedgerFact::Denied { worker, denial, reason, progress } => Entry {
+        LedgerFact::Denied { worker, denial, reason, progress } => LedgerLine {
             what: "denied".into(),
             worker: Some(worker.to_string()),
             denial: Some(denial.code().into()),
             reason: reason.map(|reason| reason.code().into()),
             progress: finite(*progress),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
-        LedgerFact::ExtendedByHand { by, reason, request } => Entry {
+        LedgerFact::ExtendedByHand { by, reason, request } => LedgerLine {
             what: "extended_by_hand".into(),
             by_s: Some(by.as_secs_f64()),
             reason: Some(reason.to_string()),
             request_id: Some(request.to_string()),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
-        LedgerFact::QuietBegan { workflow, allowed } => Entry {
+        LedgerFact::QuietBegan { workflow, allowed } => LedgerLine {
             what: "quiet_began".into(),
             workflow: name(*workflow),
             allowed_s: Some(allowed.as_secs_f64()),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
-        LedgerFact::QuietEnded { workflow, used } => Entry {
+        LedgerFact::QuietEnded { workflow, used } => LedgerLine {
             what: "quiet_ended".into(),
             workflow: name(*workflow),
             used_s: Some(used.as_secs_f64()),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
-        LedgerFact::AttemptEnded { workflow, fence, ending } => Entry {
+        LedgerFact::AttemptEnded { workflow, fence, ending } => LedgerLine {
             what: "attempt_ended".into(),
             workflow: name(*workflow),
             fence: Some(fence.get()),
             outcome: Some(ending.code().into()),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
-        LedgerFact::TimedOut { reason, epoch } => Entry {
+        LedgerFact::TimedOut { reason, epoch } => LedgerLine {
             what: "timed_out".into(),
             reason: Some(reason.code().into()),
             epoch: epoch.map(|epoch| epoch.n),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
         LedgerFact::CancelAsked { epoch } => {
-            Entry { what: "cancel_asked".into(), epoch: epoch.map(|epoch| epoch.n), ..Entry::default() }
+            LedgerLine { what: "cancel_asked".into(), epoch: epoch.map(|epoch| epoch.n), ..LedgerLine::default() }
         }
-        LedgerFact::Refused { workflow, fence, verb, refusal } => Entry {
+        LedgerFact::Refused { workflow, fence, verb, refusal } => LedgerLine {
             what: "refused".into(),
             workflow: name(*workflow),
             fence: Some(fence.get()),
             verb: Some(verb.code().into()),
             refusal: Some(refusal.code().into()),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
         LedgerFact::LocallyTimedOut { reason } => {
-            Entry { what: "locally_timed_out".into(), reason: Some(reason.code().into()), ..Entry::default() }
+            LedgerLine { what: "locally_timed_out".into(), reason: Some(reason.code().into()), ..LedgerLine::default() }
         }
-        LedgerFact::LocalTimeoutOver => Entry { what: "local_timeout_over".into(), ..Entry::default() },
-        LedgerFact::GateAnswered => Entry { what: "gate_answered".into(), ..Entry::default() },
+        LedgerFact::LocalTimeoutOver => LedgerLine { what: "local_timeout_over".into(), ..LedgerLine::default() },
+        LedgerFact::GateAnswered => LedgerLine { what: "gate_answered".into(), ..LedgerLine::default() },
         LedgerFact::TimeGiven { until } => {
-            Entry { what: "time_given".into(), until: Some(At(*until)), ..Entry::default() }
+            LedgerLine { what: "time_given".into(), until: Some(At(*until)), ..LedgerLine::default() }
         }
-        LedgerFact::ExtensionsReported { grants, by_hand } => Entry {
+        LedgerFact::ExtensionsReported { grants, by_hand } => LedgerLine {
             what: "extensions_reported".into(),
             by_s: Some((*grants + *by_hand).as_secs_f64()),
-            ..Entry::default()
+            ..LedgerLine::default()
         },
     };
-    Entry { at: Some(At(entry.at)), times: entry.times, ..fact }
+    LedgerLine { at: Some(At(entry.at)), times: entry.times, ..fact }
 }
 
 /// JSON has no word for what is not a number.

@@ -32,7 +32,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Router};
 
 use super::App;
-use super::answers::Answers;
+use super::answers::AnswerRoom;
 use follow::Followers;
 
 /// Bytes of a job: a few large payloads, or many small ones.
@@ -67,7 +67,7 @@ pub fn routes_for(followers: Followers) -> Router<App> {
         .route("/dead-letters/drop", post(dead_letters::drop_letters))
         .merge(schedules::routes())
         .layer(Extension(followers))
-        .layer(Extension(Answers::default()))
+        .layer(Extension(AnswerRoom::default()))
 }
 
 /// The description of [`routes_for`].

@@ -8,7 +8,7 @@ use onward_core::manager::WorkerView;
 use onward_core::refusal::Refusal;
 use onward_core::settings::Rules;
 use onward_core::time::span_ms;
-use onward_gossip::{Label, MemberState, View};
+use onward_gossip::{MemberState, NodeLabel, RingView};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -16,8 +16,8 @@ use super::super::App;
 use super::super::json::Json;
 use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, WorkerPath, bad_cursor, page_size, unknown_worker};
-use super::super::problem::Problem;
-use crate::engine::{Engine, Refused};
+use super::super::problem::ProblemResponse;
+use crate::engine::{Engine, EngineRefusal};
 use crate::gossip::members::{JudgedMember, count_other_managers, judged};
 
 /// A judgement as it is shown.
@@ -58,16 +58,16 @@ fn node(worker: &WorkerView) -> Node {
 }
 
 /// The nodes of a view, this one first.
-pub fn gossiped(rules: &Rules, view: &View) -> Vec<Node> {
+pub fn gossiped(rules: &Rules, view: &RingView) -> Vec<Node> {
     judged(rules, view).iter().map(|one| member(one, view)).collect()
 }
 
 /// A node that gossips as it is shown.
-fn member(one: &JudgedMember, view: &View) -> Node {
+fn member(one: &JudgedMember, view: &RingView) -> Node {
     let identity = &one.identity;
     let said = one.health.unwrap_or_default();
     let disagreement = view.disagreements.iter().find(|found| found.about.address == identity.address);
-    let names = |labels: &[Label]| labels.iter().map(Label::to_string).collect();
+    let names = |labels: &[NodeLabel]| labels.iter().map(NodeLabel::to_string).collect();
     let verdict = if one.evicted { "evicted".into() } else { one.judgement.verdict.code().into() };
     Node {
         id: identity.name.to_string(),
@@ -83,7 +83,7 @@ fn member(one: &JudgedMember, view: &View) -> Node {
         connected: one.state.is_none_or(MemberState::is_live),
         held_by_hold: one.held_by_hold,
         address: Some(identity.address.to_string()),
-        datacenter: identity.datacenter.as_ref().map(Label::to_string),
+        datacenter: identity.datacenter.as_ref().map(NodeLabel::to_string),
         gossip: Some(NodeGossip {
             state: one.state.unwrap_or(MemberState::Alive).code().into(),
             state_for_ms: span_ms(one.state_for),
@@ -115,7 +115,7 @@ pub async fn list(
     _: May<Read>,
     State(app): State<App>,
     Params(query): Params<NodeQuery>,
-) -> Result<Json<NodeList>, Problem> {
+) -> Result<Json<NodeList>, ProblemResponse> {
     let limit = page_size(query.limit)?;
     let place = query.cursor.map_or(Ok(0), |text| text.parse::<u32>().map_err(|_| bad_cursor()))?;
     let (workers, next) = app.engine.read(move |view| view.manager.workers_from(place as usize, limit)).await?;
@@ -131,8 +131,12 @@ pub async fn list(
 /// Look at one node.
 #[utoipa::path(get, path = "/v1/nodes/{id}", tag = "nodes", params(("id" = String, Path)),
     responses((status = 200, body = Node),
-        (status = 404, description = "unknown_worker", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(_: May<Read>, State(app): State<App>, WorkerPath(id): WorkerPath) -> Result<Json<Node>, Problem> {
+        (status = 404, description = "unknown_worker", body = ProblemResponse, content_type = "application/problem+json")))]
+pub async fn get(
+    _: May<Read>,
+    State(app): State<App>,
+    WorkerPath(id): WorkerPath,
+) -> Result<Json<Node>, ProblemResponse> {
     let wanted = id.clone();
     let worker = app.engine.read(move |view| view.manager.worker(&id)).await?;
     let gossiped = || {
@@ -145,13 +149,13 @@ pub async fn get(_: May<Read>, State(app): State<App>, WorkerPath(id): WorkerPat
 /// Give a node no new work; what it holds may end.
 #[utoipa::path(post, path = "/v1/nodes/{id}/drain", tag = "nodes", params(("id" = String, Path)), request_body = Nothing,
     responses((status = 200, body = DrainAnswer),
-        (status = 404, description = "unknown_worker", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_worker", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn drain(
     _: May<Operate>,
     State(app): State<App>,
     WorkerPath(id): WorkerPath,
     _: Json<Nothing>,
-) -> Result<Json<DrainAnswer>, Problem> {
+) -> Result<Json<DrainAnswer>, ProblemResponse> {
     known(app.engine.drain_worker(id.clone()).await)?;
     Ok(Json(DrainAnswer { id: id.to_string(), drained: true }))
 }
@@ -159,20 +163,20 @@ pub async fn drain(
 /// Give a node work again.
 #[utoipa::path(post, path = "/v1/nodes/{id}/undrain", tag = "nodes", params(("id" = String, Path)), request_body = Nothing,
     responses((status = 200, body = DrainAnswer),
-        (status = 404, description = "unknown_worker", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_worker", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn undrain(
     _: May<Operate>,
     State(app): State<App>,
     WorkerPath(id): WorkerPath,
     _: Json<Nothing>,
-) -> Result<Json<DrainAnswer>, Problem> {
+) -> Result<Json<DrainAnswer>, ProblemResponse> {
     known(app.engine.undrain_worker(id.clone()).await)?;
     Ok(Json(DrainAnswer { id: id.to_string(), drained: false }))
 }
 
-fn known<T>(answer: Result<T, Refused>) -> Result<T, Problem> {
+fn known<T>(answer: Result<T, EngineRefusal>) -> Result<T, ProblemResponse> {
     answer.map_err(|refused| match refused {
-        Refused::ByMachine(Refusal::UnknownWorker) => unknown_worker(),
+        EngineRefusal::ByMachine(Refusal::UnknownWorker) => unknown_worker(),
         other => other.into(),
     })
 }
@@ -182,7 +186,7 @@ const MAX_WORKERS: usize = 100_000;
 
 /// List datacenters: this one.
 #[utoipa::path(get, path = "/v1/datacenters", tag = "nodes", responses((status = 200, body = DatacenterList)))]
-pub async fn datacenters(_: May<Read>, State(app): State<App>) -> Result<Json<DatacenterList>, Problem> {
+pub async fn datacenters(_: May<Read>, State(app): State<App>) -> Result<Json<DatacenterList>, ProblemResponse> {
     let (mut counts, approximate) = count(&app.engine).await?;
     if let Some(gossip) = &app.gossip {
         count_other_managers(app.engine.rules(), &gossip.view(), &mut counts);
@@ -207,7 +211,7 @@ pub async fn datacenters(_: May<Read>, State(app): State<App>) -> Result<Json<Da
 }
 
 /// Workers are counted in short reads. One that takes nothing because it was drained counts as a worker that is well.
-async fn count(engine: &Engine) -> Result<(DatacenterCounts, bool), Problem> {
+async fn count(engine: &Engine) -> Result<(DatacenterCounts, bool), ProblemResponse> {
     let own = engine.read(|view| view.manager.own_judgement()).await?;
     let mut counts = DatacenterCounts {
         managers: 1,

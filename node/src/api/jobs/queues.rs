@@ -16,9 +16,9 @@ use super::super::App;
 use super::super::json::Json;
 use super::super::may::{May, Operate, Read};
 use super::super::params::{Params, QueuePath, bad_queue_name};
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::nodes::health;
-use crate::engine::View;
+use crate::engine::ReadView;
 
 /// More queues than this are not listed.
 const MAX_QUEUES: usize = 10_000;
@@ -32,7 +32,7 @@ pub struct Which {
 }
 
 #[derive(Default)]
-struct Counted {
+struct QueueTotals {
     paused: bool,
     ready: u64,
     oldest: Option<Duration>,
@@ -45,14 +45,14 @@ pub async fn list(
     _: May<Read>,
     State(app): State<App>,
     Params(which): Params<Which>,
-) -> Result<Json<QueueList>, Problem> {
+) -> Result<Json<QueueList>, ProblemResponse> {
     let only = which.name.map(|name| Name::new(name).ok_or_else(bad_queue_name)).transpose()?;
     let mut queues = app.engine.read(known).await?;
     if let Some(name) = only {
         let counted = queues.remove(&name).unwrap_or_default();
         queues = BTreeMap::from([(name, counted)]);
     }
-    let shown = |(name, counted): (Name, Counted)| Queue {
+    let shown = |(name, counted): (Name, QueueTotals)| Queue {
         name: name.to_string(),
         paused: counted.paused,
         ready_workflows: counted.ready,
@@ -65,9 +65,9 @@ pub async fn list(
 }
 
 /// Nothing here looks at jobs: it costs as much as there are queues, kinds and priorities.
-fn known(view: &View<'_>) -> BTreeMap<Name, Counted> {
-    let mut queues: BTreeMap<Name, Counted> = BTreeMap::new();
-    let mut change = |name: &Name, change: &mut dyn FnMut(&mut Counted)| {
+fn known(view: &ReadView<'_>) -> BTreeMap<Name, QueueTotals> {
+    let mut queues: BTreeMap<Name, QueueTotals> = BTreeMap::new();
+    let mut change = |name: &Name, change: &mut dyn FnMut(&mut QueueTotals)| {
         if queues.len() < MAX_QUEUES || queues.contains_key(name) {
             change(queues.entry(name.clone()).or_default());
         }
@@ -94,13 +94,13 @@ fn known(view: &View<'_>) -> BTreeMap<Name, Counted> {
 /// Hand out nothing of a queue.
 #[utoipa::path(post, path = "/v1/queues/{name}/pause", tag = "queues", params(("name" = String, Path)),
     request_body = Nothing, responses((status = 200, body = PauseAnswer),
-        (status = 429, description = "limited", body = Problem, content_type = "application/problem+json")))]
+        (status = 429, description = "limited", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn pause(
     _: May<Operate>,
     State(app): State<App>,
     QueuePath(queue): QueuePath,
     _: Json<Nothing>,
-) -> Result<Json<PauseAnswer>, Problem> {
+) -> Result<Json<PauseAnswer>, ProblemResponse> {
     app.engine.pause_queue(queue.clone()).await?;
     Ok(Json(PauseAnswer { name: queue.to_string(), paused: true }))
 }
@@ -113,14 +113,14 @@ pub async fn resume(
     State(app): State<App>,
     QueuePath(queue): QueuePath,
     _: Json<Nothing>,
-) -> Result<Json<PauseAnswer>, Problem> {
+) -> Result<Json<PauseAnswer>, ProblemResponse> {
     app.engine.resume_queue(queue.clone()).await?;
     Ok(Json(PauseAnswer { name: queue.to_string(), paused: false }))
 }
 
 /// How the manager is doing.
 #[utoipa::path(get, path = "/v1/stats", tag = "nodes", responses((status = 200, body = StatsShown)))]
-pub async fn stats(_: May<Read>, State(app): State<App>) -> Result<Json<StatsShown>, Problem> {
+pub async fn stats(_: May<Read>, State(app): State<App>) -> Result<Json<StatsShown>, ProblemResponse> {
     let (view, term) = app.engine.read(|view| (view.manager.view(), view.manager.state().term())).await?;
     Ok(Json(StatsShown {
         seat: view.seat.code().into(),

@@ -16,17 +16,17 @@ use onward_core::state::EndedAttempt;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::super::access::Connection;
-use super::super::answers::Answers;
+use super::super::access::ClientConnection;
+use super::super::answers::AnswerRoom;
 use super::super::json::Json;
 use super::super::may::{May, Read};
 use super::super::params::{JobPath, Params, bad_cursor, page_size};
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::super::{App, span};
 use super::filter::{Conditions, all_too_old};
 use super::follow::{Followers, wait_until_ended};
 use super::shape::{self, Detail, weight};
-use crate::engine::{DamagedContent, Engine, View};
+use crate::engine::{DamagedContent, Engine, ReadView};
 use axum::Extension;
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -66,15 +66,15 @@ const MAX_WAIT: Duration = Duration::from_secs(60);
 /// List jobs, the newest first.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(ListQuery),
     responses((status = 200, body = JobList),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn list(
     _: May<Read>,
     State(app): State<App>,
-    Extension(answers): Extension<Answers>,
-    connection: Option<Extension<Connection>>,
+    Extension(answers): Extension<AnswerRoom>,
+    connection: Option<Extension<ClientConnection>>,
     Params(query): Params<ListQuery>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     let limit = page_size(query.limit)?;
     let cursor = query.cursor.as_deref().map(|text| JobId::parse(text).ok_or_else(bad_cursor)).transpose()?;
     let ListQuery { state, kind, queue, tag, not_moving_s, since_s, limit: _, cursor: _ } = query;
@@ -90,18 +90,18 @@ pub async fn list(
 /// Look at one job; with `wait_s`, when it has ended.
 #[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path), GetQuery),
     responses((status = 200, body = Job),
-        (status = 404, description = "unknown_job, unknown_workflow", body = Problem, content_type = "application/problem+json"),
-        (status = 500, description = "damaged", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job, unknown_workflow", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 500, description = "damaged", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn get(
     May { access, .. }: May<Read>,
     State(app): State<App>,
     Extension(followers): Extension<Followers>,
-    Extension(answers): Extension<Answers>,
-    connection: Option<Extension<Connection>>,
+    Extension(answers): Extension<AnswerRoom>,
+    connection: Option<Extension<ClientConnection>>,
     JobPath(job): JobPath,
     Params(query): Params<GetQuery>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     let wait = query.wait_s.map(|wait| span::from_seconds("wait_s", wait, Duration::ZERO..=MAX_WAIT)).transpose()?;
     let mut view = match wait {
         Some(wait) if !wait.is_zero() => wait_until_ended(&app, &access, &followers, job, wait).await?,
@@ -118,15 +118,15 @@ pub async fn get(
     if query.workflow.is_some()
         && let Some(DamagedContent { refused, .. }) = damaged.first()
     {
-        return Err(Problem::from(refused.clone()).of_field("workflow"));
+        return Err(ProblemResponse::from(refused.clone()).of_field("workflow"));
     }
     let shown = shape::job_with_damage(&view, Detail::Full, &damaged);
     Ok(room.answer(&shown, connection.map(|Extension(connection)| connection)))
 }
 
-fn place(view: &JobView, name: &str) -> Result<usize, Problem> {
+fn place(view: &JobView, name: &str) -> Result<usize, ProblemResponse> {
     let place = view.workflows.iter().position(|workflow| workflow.name.as_str() == name);
-    place.ok_or_else(|| Problem::from(Refusal::UnknownWorkflow).of_field("workflow"))
+    place.ok_or_else(|| ProblemResponse::from(Refusal::UnknownWorkflow).of_field("workflow"))
 }
 
 /// About how many bytes the answer will have.
@@ -148,13 +148,17 @@ fn shown_bytes(view: &JobView, only: Option<usize>) -> usize {
 /// Every decision about a job's time.
 #[utoipa::path(get, path = "/v1/jobs/{id}/ledger", tag = "jobs", params(("id" = String, Path)),
     responses((status = 200, body = Ledger),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
-pub async fn ledger(_: May<Read>, State(app): State<App>, JobPath(job): JobPath) -> Result<Json<Ledger>, Problem> {
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json")))]
+pub async fn ledger(
+    _: May<Read>,
+    State(app): State<App>,
+    JobPath(job): JobPath,
+) -> Result<Json<Ledger>, ProblemResponse> {
     Ok(Json(super::ledger::ledger(&without_contents(&app.engine, job).await?)))
 }
 
 /// The job without what is large of its payloads and results.
-pub async fn without_contents(engine: &Engine, job: JobId) -> Result<JobView, Problem> {
+pub async fn without_contents(engine: &Engine, job: JobId) -> Result<JobView, ProblemResponse> {
     match engine.read(move |view| view.manager.job(job)).await? {
         Some(view) => Ok(view),
         None => match engine.archived(job).await? {
@@ -188,7 +192,7 @@ async fn page(
     filter: Filter,
     mut cursor: Option<JobId>,
     limit: usize,
-) -> Result<(Vec<JobView>, Option<JobId>), Problem> {
+) -> Result<(Vec<JobView>, Option<JobId>), ProblemResponse> {
     let (mut jobs, mut bytes, mut examined): (Vec<JobView>, _, _) = (Vec::new(), 0, 0);
     loop {
         let (asked, room) = (filter.clone(), limit - jobs.len());
@@ -223,7 +227,7 @@ async fn page(
     }
 }
 
-fn examine(view: &View<'_>, filter: &Filter, cursor: Option<JobId>, room: usize, bytes: usize) -> Part {
+fn examine(view: &ReadView<'_>, filter: &Filter, cursor: Option<JobId>, room: usize, bytes: usize) -> Part {
     let state = view.manager.state();
     let mut part = Part::default();
     let mut ids = view.catalog.newest_before(cursor).peekable();

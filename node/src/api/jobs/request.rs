@@ -11,18 +11,18 @@ use onward_core::job::{Draft, LimitDraft, WorkflowDraft};
 use onward_core::limits::Limits;
 use onward_core::settings::Rules;
 
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::super::{instant, payload, span};
 
 /// Nothing is decided here but what JSON can get wrong; the core checks the draft.
-pub fn draft(job: SubmitJob, rules: &Rules) -> Result<Draft, Problem> {
+pub fn draft(job: SubmitJob, rules: &Rules) -> Result<Draft, ProblemResponse> {
     let retry = job.retry.map(|retry| checked(retry, rules.job.retry)).transpose()?;
     let payload = Payload { json: job.payload, base64: job.payload_base64, content_type: job.content_type };
     let workflows = match (job.kind, job.workflows) {
         (Some(kind), None) => vec![payload.workflow(kind, &rules.limits)?],
         (None, Some(_)) if payload.is_given() => {
             let detail = "`payload` belongs to a workflow; give it inside `workflows`";
-            return Err(Problem::invalid(detail).of_field("payload"));
+            return Err(ProblemResponse::invalid(detail).of_field("payload"));
         }
         (None, Some(workflows)) => {
             let workflows = workflows.take("workflows")?;
@@ -30,11 +30,11 @@ pub fn draft(job: SubmitJob, rules: &Rules) -> Result<Draft, Problem> {
         }
         (Some(_), Some(_)) => {
             let detail = "`kind` and `workflows` exclude each other; give one of them";
-            return Err(Problem::invalid(detail).of_field("kind"));
+            return Err(ProblemResponse::invalid(detail).of_field("kind"));
         }
         (None, None) => {
             let detail = "`kind` is missing; give it, or `workflows` with a kind each";
-            return Err(Problem::invalid(detail).of_field("kind"));
+            return Err(ProblemResponse::invalid(detail).of_field("kind"));
         }
     };
     let limits = job.limits.unwrap_or_default().take("limits")?;
@@ -69,7 +69,7 @@ pub fn draft(job: SubmitJob, rules: &Rules) -> Result<Draft, Problem> {
     })
 }
 
-fn workflow_draft(workflow: SubmitWorkflow, limits: &Limits) -> Result<WorkflowDraft, Problem> {
+fn workflow_draft(workflow: SubmitWorkflow, limits: &Limits) -> Result<WorkflowDraft, ProblemResponse> {
     let SubmitWorkflow { name, kind, payload, payload_base64, content_type, after } = workflow;
     let draft = Payload { json: payload, base64: payload_base64, content_type }.workflow(kind, limits)?;
     Ok(WorkflowDraft { name: name.map(Into::into), after: texts("after", after)?, ..draft })
@@ -86,7 +86,7 @@ impl Payload {
         self.json.is_some() || self.base64.is_some() || self.content_type.is_some()
     }
 
-    fn workflow(self, kind: String, limits: &Limits) -> Result<WorkflowDraft, Problem> {
+    fn workflow(self, kind: String, limits: &Limits) -> Result<WorkflowDraft, ProblemResponse> {
         let payload =
             payload::from_fields("payload", self.json.as_deref(), self.base64.as_deref(), limits.payload_bytes)?;
         let content_type = self.content_type.map(Into::into);
@@ -99,7 +99,7 @@ fn limit_draft(limit: KeyLimit) -> LimitDraft {
 }
 
 /// Checks a retry policy. Fields that are not given are as the settings say, as far as that goes with the others.
-fn checked(policy: RetryPolicy, defaults: Retry) -> Result<Retry, Problem> {
+fn checked(policy: RetryPolicy, defaults: Retry) -> Result<Retry, ProblemResponse> {
     let base = span::if_given("retry.base_s", policy.base_s)?;
     let max = span::if_given("retry.max_s", policy.max_s)?;
     let (base, max) = match (base, max) {
@@ -111,7 +111,7 @@ fn checked(policy: RetryPolicy, defaults: Retry) -> Result<Retry, Problem> {
     Ok(Retry { max_attempts: policy.max_attempts.unwrap_or(defaults.max_attempts), base, max })
 }
 
-fn texts<const MAX: usize>(field: &str, list: Option<Few<String, MAX>>) -> Result<Vec<Arc<str>>, Problem> {
+fn texts<const MAX: usize>(field: &str, list: Option<Few<String, MAX>>) -> Result<Vec<Arc<str>>, ProblemResponse> {
     Ok(list.unwrap_or_default().take(field)?.into_iter().map(Into::into).collect())
 }
 
@@ -134,9 +134,9 @@ pub fn add_trace(draft: &mut Draft, headers: &HeaderMap) {
 const MAX_TRACE_BYTES: usize = 512;
 
 /// The key in the header and the one in the body are the same thing, so they must not differ.
-pub fn add_idempotency_key(job: &mut SubmitJob, headers: &HeaderMap) -> Result<(), Problem> {
+pub fn add_idempotency_key(job: &mut SubmitJob, headers: &HeaderMap) -> Result<(), ProblemResponse> {
     let Some(given) = headers.get("idempotency-key") else { return Ok(()) };
-    let invalid = |detail: &str| Problem::invalid(detail).of_field("idempotency_key");
+    let invalid = |detail: &str| ProblemResponse::invalid(detail).of_field("idempotency_key");
     let given = given.to_str().map_err(|_| invalid("the header `Idempotency-Key` must be printable ASCII"))?;
     match &job.idempotency_key {
         Some(own) if own != given => {

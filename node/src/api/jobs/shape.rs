@@ -14,10 +14,10 @@ use onward_core::state::EndedAttempt;
 use onward_core::time::{Wall, span_ms};
 use serde::Serialize;
 
-use super::super::payload::{self, Shown};
+use super::super::payload::{self, PayloadView};
 use super::reason::reason;
 use super::submit::EXEC;
-use crate::engine::{DamagedContent, Field};
+use crate::engine::{ContentField, DamagedContent};
 
 /// The part of a job that is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,10 +121,10 @@ pub(super) fn datacenters(spec: &JobSpec) -> Vec<String> {
 fn left_out(view: &JobView, detail: Detail) -> Vec<LeftOutShown> {
     let results = view.workflows.iter().filter_map(|workflow| {
         let result = workflow.ended.last().and_then(EndedAttempt::result)?;
-        Some((&workflow.name, Field::Result, result))
+        Some((&workflow.name, ContentField::Result, result))
     });
     let given = view.spec.workflows.iter().filter(|_| detail == Detail::Full);
-    let payloads = given.map(|spec| (&spec.name, Field::Payload, &spec.payload));
+    let payloads = given.map(|spec| (&spec.name, ContentField::Payload, &spec.payload));
     let stored = results.chain(payloads).filter(|(_, _, payload)| payload.as_stored().is_some());
     stored
         .map(|(workflow, field, payload)| LeftOutShown {
@@ -136,10 +136,10 @@ fn left_out(view: &JobView, detail: Detail) -> Vec<LeftOutShown> {
         .collect()
 }
 
-const fn field_word(field: Field) -> &'static str {
+const fn field_word(field: ContentField) -> &'static str {
     match field {
-        Field::Payload => "payload",
-        Field::Result => "result",
+        ContentField::Payload => "payload",
+        ContentField::Result => "result",
     }
 }
 
@@ -187,8 +187,8 @@ pub(super) fn progress(view: &JobView) -> Progress {
 fn results(view: &JobView) -> (Option<Raw>, Option<Raw>) {
     let shown = |workflow: &WorkflowView| match &workflow.ended.last()?.ending {
         Ending::Succeeded { result } => Some(match payload::show_payload(result, None) {
-            Shown::Json(json) => (Some(json.to_owned().into()), None),
-            Shown::Base64(text) => (None, Some(raw(&text))),
+            PayloadView::Json(json) => (Some(json.to_owned().into()), None),
+            PayloadView::Base64(text) => (None, Some(raw(&text))),
         }),
         _ => None,
     };
@@ -220,8 +220,8 @@ fn workflow_of(view: &WorkflowView, spec: &WorkflowSpec, job: &JobView, detail: 
     let (payload, payload_base64) = match detail {
         Detail::Brief => (None, None),
         Detail::Full => match payload::show_payload(&spec.payload, content_type.as_deref()) {
-            Shown::Json(json) => (Some(json.to_owned().into()), None),
-            Shown::Base64(text) => (None, Some(text)),
+            PayloadView::Json(json) => (Some(json.to_owned().into()), None),
+            PayloadView::Base64(text) => (None, Some(text)),
         },
     };
     Workflow {

@@ -16,20 +16,20 @@ use super::super::App;
 use super::super::access::Access;
 use super::super::json::{self, Json, JsonText};
 use super::super::may::{May, Submit};
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::request::{add_idempotency_key, add_trace, draft};
-use crate::engine::Refused;
+use crate::engine::EngineRefusal;
 
 /// The kind that runs a command on the worker's computer.
 pub const EXEC: &str = "exec";
 
-pub fn needs_token_for_exec() -> Problem {
+pub fn needs_token_for_exec() -> ProblemResponse {
     let detail = "a job of kind `exec` runs a command, so submitting one needs a token: send `Authorization: Bearer <token>` \
                   with the one in the node's data folder (the command line finds it, or set ONWARD_TOKEN)";
-    Problem::new(StatusCode::FORBIDDEN, "exec_needs_token", detail)
+    ProblemResponse::new(StatusCode::FORBIDDEN, "exec_needs_token", detail)
 }
 
-pub(crate) fn check_exec(access: &Access, draft: &Draft) -> Result<(), Problem> {
+pub(crate) fn check_exec(access: &Access, draft: &Draft) -> Result<(), ProblemResponse> {
     if !access.may_exec() && draft.workflows.iter().any(|workflow| &*workflow.kind == EXEC) {
         return Err(needs_token_for_exec());
     }
@@ -42,17 +42,17 @@ pub(crate) fn check_exec(access: &Access, draft: &Draft) -> Result<(), Problem> 
     responses(
         (status = 201, description = "stored", body = SubmitAnswer),
         (status = 200, description = "known: the same key with the same body came before", body = SubmitAnswer),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "forbidden, exec_needs_token", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "conflict, unique_key_taken", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "limited", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "no_leader, overloaded", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 403, description = "forbidden, exec_needs_token", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 409, description = "conflict, unique_key_taken", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 429, description = "limited", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 503, description = "no_leader, overloaded", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn submit(
     May { access, .. }: May<Submit>,
     State(app): State<App>,
     headers: HeaderMap,
     Json(mut job): Json<SubmitJob>,
-) -> Result<(StatusCode, Json<SubmitAnswer>), Problem> {
+) -> Result<(StatusCode, Json<SubmitAnswer>), ProblemResponse> {
     add_idempotency_key(&mut job, &headers)?;
     let mut draft = draft(job, app.engine.rules())?;
     add_trace(&mut draft, &headers);
@@ -68,19 +68,19 @@ pub async fn submit(
     responses(
         (status = 201, description = "all are stored", body = BatchSubmitted),
         (status = 200, description = "all were known", body = BatchSubmitted),
-        (status = 400, description = "invalid; `field` begins with the index of the job at fault", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "forbidden, exec_needs_token", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "conflict, unique_key_taken", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "limited", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid; `field` begins with the index of the job at fault", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 403, description = "forbidden, exec_needs_token", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 409, description = "conflict, unique_key_taken", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 429, description = "limited", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn submit_batch(
     May { access, .. }: May<Submit>,
     State(app): State<App>,
     headers: HeaderMap,
     JsonText(body): JsonText,
-) -> Result<(StatusCode, Json<BatchSubmitted>), Problem> {
+) -> Result<(StatusCode, Json<BatchSubmitted>), ProblemResponse> {
     if headers.contains_key("idempotency-key") {
         let detail = "a batch takes no header `Idempotency-Key`; give each job its own `idempotency_key`";
-        return Err(Problem::invalid(detail).of_field("idempotency_key"));
+        return Err(ProblemResponse::invalid(detail).of_field("idempotency_key"));
     }
     let jobs = parse_batch(&body)?.jobs.take("jobs")?;
     let rules = app.engine.rules();
@@ -92,8 +92,8 @@ pub async fn submit_batch(
         submissions.push(Submission { id: app.engine.new_job_id(), draft });
     }
     let accepted = match app.engine.submit(submissions).await {
-        Err(Refused::ByMachine(Refusal::InBatch { index, cause })) => {
-            return Err(at_index(index, Problem::from(*cause)));
+        Err(EngineRefusal::ByMachine(Refusal::InBatch { index, cause })) => {
+            return Err(at_index(index, ProblemResponse::from(*cause)));
         }
         other => other?,
     };
@@ -103,7 +103,7 @@ pub async fn submit_batch(
 }
 
 /// Reads a batch. An error of the body as JSON is told without the job that it is in. Then each is read for itself.
-pub(crate) fn parse_batch(body: &[u8]) -> Result<SubmitBatch, Problem> {
+pub(crate) fn parse_batch(body: &[u8]) -> Result<SubmitBatch, ProblemResponse> {
     #[derive(Deserialize)]
     struct Texts<'a> {
         #[serde(borrow)]
@@ -117,7 +117,7 @@ pub(crate) fn parse_batch(body: &[u8]) -> Result<SubmitBatch, Problem> {
     })
 }
 
-pub(crate) fn at_index(index: usize, problem: Problem) -> Problem {
+pub(crate) fn at_index(index: usize, problem: ProblemResponse) -> ProblemResponse {
     let field =
         problem.field.as_ref().map_or_else(|| format!("jobs[{index}]"), |field| format!("jobs[{index}].{field}"));
     let detail = format!("jobs[{index}]: {}; none of this batch was stored", problem.detail);
@@ -125,7 +125,7 @@ pub(crate) fn at_index(index: usize, problem: Problem) -> Problem {
 }
 
 /// Whether one of these jobs runs a command. Making a job like it again is submitting it.
-pub async fn check_exec_again(app: &App, access: &Access, jobs: Vec<JobId>) -> Result<(), Problem> {
+pub async fn check_exec_again(app: &App, access: &Access, jobs: Vec<JobId>) -> Result<(), ProblemResponse> {
     if access.may_exec() {
         return Ok(());
     }

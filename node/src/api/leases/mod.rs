@@ -30,9 +30,9 @@ use super::App;
 use super::json::Json;
 use super::may::{May, Work};
 use super::params::WorkerPath;
-use super::problem::Problem;
+use super::problem::ProblemResponse;
 use super::span;
-use crate::engine::Refused;
+use crate::engine::EngineRefusal;
 use sending::Sending;
 
 pub fn routes() -> Router<App> {
@@ -53,19 +53,19 @@ pub fn routes() -> Router<App> {
 #[derive(Debug, utoipa::OpenApi)]
 #[openapi(
     paths(poll, beat_many, settle_many, beat, fetch_input, output, succeed, fail, release, request_extension, goodbye),
-    components(schemas(Leases<'static>, Problem))
+    components(schemas(Leases<'static>, ProblemResponse))
 )]
 pub struct LeasesApi;
 
 /// Ask for work. Answers as soon as there is some, or with none when the wait is over. If the connection closes before
 /// the answer was sent, its leases go back uncounted, unless the poll has an id.
 #[utoipa::path(post, path = "/v1/leases", request_body = PollBody,
-    responses((status = 200, body = Leases<'static>), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = Leases<'static>), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn poll(
     May { access, .. }: May<Work>,
     State(app): State<App>,
     Json(body): Json<PollBody>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     let by_reference = body.inputs_by_reference.unwrap_or(false);
     let poll = checked::poll(body, access.client(), app.engine.rules())?;
     let answer =
@@ -84,13 +84,13 @@ async fn poll(
 /// The handler is active: renews the lease at once, and keeps what is reported.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/beat", request_body = BeatBody,
     params(("receipt" = String, Path)),
-    responses((status = 200, body = BeatAnswerBody), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = BeatAnswerBody), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn beat(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<BeatBody>,
-) -> Result<Json<BeatAnswerBody>, Problem> {
+) -> Result<Json<BeatAnswerBody>, ProblemResponse> {
     let beat = checked::beat(app.receipts.read(&receipt)?, body, app.engine.rules())?;
     let accepted = send_beats(&app, vec![beat]).await?.pop().expect("one answer to one beat")?;
     Ok(Json(BeatAnswerBody {
@@ -102,12 +102,12 @@ async fn beat(
 
 /// Many beats in one call. Each is answered for itself.
 #[utoipa::path(post, path = "/v1/leases/beat", request_body = BeatsBody,
-    responses((status = 200, body = BeatsAnswer), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = BeatsAnswer), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn beat_many(
     _: May<Work>,
     State(app): State<App>,
     Json(body): Json<BeatsBody>,
-) -> Result<Json<BeatsAnswer>, Problem> {
+) -> Result<Json<BeatsAnswer>, ProblemResponse> {
     checked::count("beats", body.beats.len(), app.engine.rules())?;
     let mut receipts = Vec::with_capacity(body.beats.len());
     let mut beats = Vec::with_capacity(body.beats.len());
@@ -136,23 +136,23 @@ async fn beat_many(
     params(("receipt" = String, Path), ("workflow" = String, Path, description = "as in `inputs_by_reference`")),
     responses((status = 200, description = "the result of that workflow", body = Vec<u8>,
             content_type = "application/octet-stream"),
-        (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+        (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn fetch_input(
     _: May<Work>,
     State(app): State<App>,
     Path((receipt, workflow)): Path<(String, String)>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     let claim = app.receipts.read(&receipt)?;
     // The job may well have a workflow of this name, which is no input of the attempt's.
     let is_no_input = || {
-        let problem = Problem::from(Refusal::UnknownWorkflow);
+        let problem = ProblemResponse::from(Refusal::UnknownWorkflow);
         let detail =
             format!("the attempt's workflow does not come after `{workflow}`; `inputs_by_reference` names its inputs");
         problem.with_detail(detail)
     };
     let name = Name::new(workflow.clone()).ok_or_else(is_no_input)?;
     let content = app.engine.fetch_input(claim, name).await.map_err(|refused| match refused {
-        Refused::ByMachine(Refusal::UnknownWorkflow) => is_no_input(),
+        EngineRefusal::ByMachine(Refusal::UnknownWorkflow) => is_no_input(),
         other => other.into(),
     })?;
     Ok(([(CONTENT_TYPE, "application/octet-stream")], bytes_out(&content)).into_response())
@@ -162,13 +162,13 @@ async fn fetch_input(
 /// Refused once another has the attempt's place, or its job is archived.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/output", request_body = OutputBody,
     params(("receipt" = String, Path)),
-    responses((status = 204), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 204), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn output(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<OutputBody>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ProblemResponse> {
     let output = Output { claim: app.receipts.read(&receipt)?, data: checked::output(body)?, skipped: 0 };
     app.outputs.offer_with_receipt(&app.engine, output).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -177,47 +177,47 @@ async fn output(
 /// It is done, with this result.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/succeed", request_body = SucceedBody,
     params(("receipt" = String, Path)),
-    responses((status = 200, body = Acceptance), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = Acceptance), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn succeed(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<SucceedBody>,
-) -> Result<Json<Acceptance>, Problem> {
+) -> Result<Json<Acceptance>, ProblemResponse> {
     settle(&app, &receipt, || checked::succeed(&body, app.engine.rules())).await
 }
 
 /// It failed. It is tried again by the job's retry policy, or ends for good where it is not retryable.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/fail", request_body = FailBody,
     params(("receipt" = String, Path)),
-    responses((status = 200, body = Acceptance), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = Acceptance), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn fail(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<FailBody>,
-) -> Result<Json<Acceptance>, Problem> {
+) -> Result<Json<Acceptance>, ProblemResponse> {
     settle(&app, &receipt, || checked::fail(body, app.engine.rules())).await
 }
 
 /// Give it back for somebody else to do. It does not count as an attempt.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/release", request_body = ReleaseBody,
     params(("receipt" = String, Path)),
-    responses((status = 200, body = Acceptance), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = Acceptance), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn release(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<ReleaseBody>,
-) -> Result<Json<Acceptance>, Problem> {
+) -> Result<Json<Acceptance>, ProblemResponse> {
     settle(&app, &receipt, || checked::release(&body, app.engine.rules())).await
 }
 
 async fn settle(
     app: &App,
     receipt: &str,
-    outcome: impl FnOnce() -> Result<checked::Outcome, Problem>,
-) -> Result<Json<Acceptance>, Problem> {
+    outcome: impl FnOnce() -> Result<checked::CheckedOutcome, ProblemResponse>,
+) -> Result<Json<Acceptance>, ProblemResponse> {
     let claim = app.receipts.read(receipt)?;
     let (report, checkpoint) = outcome()?;
     let settlement = Settlement { claim, report, checkpoint };
@@ -227,12 +227,12 @@ async fn settle(
 
 /// Many outcomes in one call. Each is answered for itself.
 #[utoipa::path(post, path = "/v1/leases/settle", request_body = SettleBody,
-    responses((status = 200, body = SettleAnswerBody), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = SettleAnswerBody), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn settle_many(
     _: May<Work>,
     State(app): State<App>,
     Json(body): Json<SettleBody>,
-) -> Result<Json<SettleAnswerBody>, Problem> {
+) -> Result<Json<SettleAnswerBody>, ProblemResponse> {
     checked::count("settlements", body.settlements.len(), app.engine.rules())?;
     let mut receipts = Vec::with_capacity(body.settlements.len());
     let mut settlements = Vec::with_capacity(body.settlements.len());
@@ -246,22 +246,22 @@ async fn settle_many(
     }
     let answers = in_place(settlements, async |list| send_settlements(&app, list).await).await?;
     let settlements = receipts.into_iter().zip(answers);
-    let settlements =
-        settlements.map(|(receipt, answer)| SettleItemAnswer { receipt, error: answer.err().map(Problem::into_body) });
+    let settlements = settlements
+        .map(|(receipt, answer)| SettleItemAnswer { receipt, error: answer.err().map(ProblemResponse::into_body) });
     Ok(Json(SettleAnswerBody { settlements: settlements.collect() }))
 }
 
 /// Ask for more time before the worker's health deadline. A denial is an answer too, and says why.
 #[utoipa::path(post, path = "/v1/leases/{receipt}/request-extension", request_body = ExtensionBody,
     params(("receipt" = String, Path)),
-    responses((status = 200, body = ExtensionAnswerBody), (status = "4XX", body = Problem),
-        (status = 503, body = Problem)))]
+    responses((status = 200, body = ExtensionAnswerBody), (status = "4XX", body = ProblemResponse),
+        (status = 503, body = ProblemResponse)))]
 async fn request_extension(
     _: May<Work>,
     State(app): State<App>,
     Path(receipt): Path<String>,
     Json(body): Json<ExtensionBody>,
-) -> Result<Json<ExtensionAnswerBody>, Problem> {
+) -> Result<Json<ExtensionAnswerBody>, ProblemResponse> {
     let claim = app.receipts.read(&receipt)?;
     let request = ExtensionRequest {
         claims: vec![claim],
@@ -286,39 +286,46 @@ async fn request_extension(
 /// The worker wants no more work: an open poll of it is answered with nothing, and the worker is away as soon as it
 /// holds nothing. What it holds stays its own until it is settled or released, or the lease runs out. It may be repeated.
 #[utoipa::path(post, path = "/v1/workers/{id}/goodbye", request_body = GoodbyeBody, params(("id" = String, Path)),
-    responses((status = 200, body = GoodbyeAnswer), (status = "4XX", body = Problem), (status = 503, body = Problem)))]
+    responses((status = 200, body = GoodbyeAnswer), (status = "4XX", body = ProblemResponse), (status = 503, body = ProblemResponse)))]
 async fn goodbye(
     _: May<Work>,
     State(app): State<App>,
     WorkerPath(worker): WorkerPath,
     Json(body): Json<GoodbyeBody>,
-) -> Result<Json<GoodbyeAnswer>, Problem> {
+) -> Result<Json<GoodbyeAnswer>, ProblemResponse> {
     let incarnation = checked::incarnation(body.incarnation)?;
     let held = app.engine.leave(worker, incarnation).await?;
     Ok(Json(GoodbyeAnswer { held }))
 }
 
-async fn send_beats(app: &App, beats: Vec<Beat>) -> Result<Vec<Result<BeatAccepted, Problem>>, Problem> {
+async fn send_beats(
+    app: &App,
+    beats: Vec<Beat>,
+) -> Result<Vec<Result<BeatAccepted, ProblemResponse>>, ProblemResponse> {
     let answers = app.engine.beat(beats).await?.into_iter();
-    Ok(answers.map(|answer| answer.answer.map_err(Problem::from)).collect())
+    Ok(answers.map(|answer| answer.answer.map_err(ProblemResponse::from)).collect())
 }
 
-async fn send_settlements(app: &App, list: Vec<Settlement>) -> Result<Vec<Result<(), Problem>>, Problem> {
+async fn send_settlements(
+    app: &App,
+    list: Vec<Settlement>,
+) -> Result<Vec<Result<(), ProblemResponse>>, ProblemResponse> {
     let answers = app.engine.settle(list).await?.into_iter();
-    Ok(answers.map(|answer| answer.answer.map_err(Problem::from)).collect())
+    Ok(answers.map(|answer| answer.answer.map_err(ProblemResponse::from)).collect())
 }
 
 /// Sends what is good in one call, and puts each answer in the place of its item, between the problems of the others.
 async fn in_place<T, A>(
-    items: Vec<Result<T, Problem>>,
-    send: impl AsyncFnOnce(Vec<T>) -> Result<Vec<Result<A, Problem>>, Problem>,
-) -> Result<Vec<Result<A, Problem>>, Problem> {
+    items: Vec<Result<T, ProblemResponse>>,
+    send: impl AsyncFnOnce(Vec<T>) -> Result<Vec<Result<A, ProblemResponse>>, ProblemResponse>,
+) -> Result<Vec<Result<A, ProblemResponse>>, ProblemResponse> {
     let mut good = Vec::with_capacity(items.len());
     let mut places = Vec::with_capacity(items.len());
     for item in items {
         places.push(item.map(|item| good.push(item)));
     }
     let mut answers = if good.is_empty() { Vec::new() } else { send(good).await? }.into_iter();
-    let place = |place: Result<(), Problem>| place.and_then(|()| answers.next().expect("as many answers as items"));
+    let place =
+        |place: Result<(), ProblemResponse>| place.and_then(|()| answers.next().expect("as many answers as items"));
     Ok(places.into_iter().map(place).collect())
 }

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::engine::Delivery;
+use crate::engine::DeliveryGuard;
 
 /// Small enough that the last frame of a large answer is asked for only when most of the rest is on its way.
 const FRAME_BYTES: usize = 64 << 10;
@@ -17,11 +17,11 @@ const FRAME_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Sending {
     rest: Bytes,
-    delivery: Delivery,
+    delivery: DeliveryGuard,
 }
 
 impl Sending {
-    pub fn new(body: Vec<u8>, delivery: Delivery) -> Self {
+    pub fn new(body: Vec<u8>, delivery: DeliveryGuard) -> Self {
         Self { rest: body.into(), delivery }
     }
 }

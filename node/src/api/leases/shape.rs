@@ -7,7 +7,7 @@ use onward_api::lease::{InputReference, Lease};
 use onward_core::message::Assignment;
 use serde_json::value::to_raw_value;
 
-use crate::api::payload::{Shown, show, show_payload};
+use crate::api::payload::{PayloadView, show, show_payload};
 use crate::api::receipt::Receipts;
 use crate::api::span;
 
@@ -15,8 +15,8 @@ pub fn lease<'a>(assignment: &'a Assignment, receipts: &Receipts) -> Lease<'a> {
     let workflow = &assignment.workflow;
     let content_type = workflow.content_type.as_ref().map(|name| name.as_str());
     let (payload, payload_base64) = match show_payload(&workflow.payload, content_type) {
-        Shown::Json(json) => (Some(Cow::Borrowed(json)), None),
-        Shown::Base64(text) => (None, Some(text)),
+        PayloadView::Json(json) => (Some(Cow::Borrowed(json)), None),
+        PayloadView::Base64(text) => (None, Some(text)),
     };
     let (mut inputs, mut inputs_base64, mut references) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     for (name, payload) in &assignment.inputs {
@@ -26,8 +26,8 @@ pub fn lease<'a>(assignment: &'a Assignment, receipts: &Receipts) -> Lease<'a> {
             continue;
         }
         match show_payload(payload, None) {
-            Shown::Json(json) => drop(inputs.insert(name, Cow::Borrowed(json))),
-            Shown::Base64(text) => drop(inputs_base64.insert(name, text)),
+            PayloadView::Json(json) => drop(inputs.insert(name, Cow::Borrowed(json))),
+            PayloadView::Base64(text) => drop(inputs_base64.insert(name, text)),
         }
     }
     Lease {
@@ -46,8 +46,8 @@ pub fn lease<'a>(assignment: &'a Assignment, receipts: &Receipts) -> Lease<'a> {
         inputs_by_reference: references,
         headers: assignment.headers.iter().map(|(name, value)| (name.as_str().into(), (**value).into())).collect(),
         checkpoint: assignment.checkpoint.as_ref().map(|bytes| match show(bytes, None) {
-            Shown::Json(json) => Cow::Borrowed(json),
-            Shown::Base64(text) => Cow::Owned(to_raw_value(&text).expect("a text can be written as JSON")),
+            PayloadView::Json(json) => Cow::Borrowed(json),
+            PayloadView::Base64(text) => Cow::Owned(to_raw_value(&text).expect("a text can be written as JSON")),
         }),
         lease_remaining_ms: span::ms(assignment.lease),
         deadline_remaining_ms: span::ms(assignment.deadline_remaining),

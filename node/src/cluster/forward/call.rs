@@ -12,9 +12,9 @@ use http_body_util::{BodyExt, Limited};
 use onward_api::cluster::FORWARDED;
 use onward_proto::MAX_FRAME_BYTES;
 
-use super::links::Lane;
+use super::links::ConnectionKind;
 use super::repeat::is_repeatable;
-use super::target::Target;
+use super::target::NodeTargetParts;
 use crate::byte_room::{ByteRoom, TakenRoom};
 use crate::grpc;
 
@@ -42,7 +42,7 @@ pub(super) fn room() -> ByteRoom {
 }
 
 /// A request as it came, to be carried out here or sent to the leader.
-pub(super) struct Call {
+pub(super) struct ForwardedCall {
     parts: Parts,
     /// The path with the part of it that routers hide.
     path: PathAndQuery,
@@ -58,7 +58,7 @@ enum CallBody {
     Passing(Option<Body>),
 }
 
-impl Call {
+impl ForwardedCall {
     /// Bodies that are short and whole are kept, if there is room for them. The API's were read within their limits
     /// before they come here. Refused if there is more of a message than there may be, or not all of it.
     pub(super) async fn of(request: Request, prefix: &str, room: &ByteRoom) -> Result<Self, Response> {
@@ -68,7 +68,7 @@ impl Call {
             return Ok(Self { parts, path, body: CallBody::Kept { bytes: Bytes::new(), _room: None } });
         }
         let most = match body.size_hint().exact() {
-            _ if lane_of(path.path()) == Lane::Streams => None,
+            _ if lane_of(path.path()) == ConnectionKind::Streams => None,
             Some(bytes) => usize::try_from(bytes).ok(),
             None => Some(MAX_CALL_BYTES),
         };
@@ -90,7 +90,7 @@ impl Call {
         grpc::is_call(&self.parts.headers)
     }
 
-    pub(super) fn lane(&self) -> Lane {
+    pub(super) fn lane(&self) -> ConnectionKind {
         lane_of(self.path.path())
     }
 
@@ -120,7 +120,7 @@ impl Call {
     }
 
     /// The request for the leader, with a mark that it was forwarded by `own`.
-    pub(super) fn forwarded_request(&mut self, target: &Target, own: &HeaderValue) -> Request {
+    pub(super) fn forwarded_request(&mut self, target: &NodeTargetParts, own: &HeaderValue) -> Request {
         let mut request = Request::new(self.body.take());
         *request.method_mut() = self.parts.method.clone();
         *request.uri_mut() = target.uri(self.path.clone());
@@ -171,10 +171,10 @@ pub(super) fn remove_of_connection(headers: &mut HeaderMap) {
     }
 }
 
-fn lane_of(path: &str) -> Lane {
+fn lane_of(path: &str) -> ConnectionKind {
     match path {
-        "/onward.v1.WorkerService/Session" | "/onward.v1.JobService/SubmitStream" => Lane::Streams,
-        _ => Lane::Calls,
+        "/onward.v1.WorkerService/Session" | "/onward.v1.JobService/SubmitStream" => ConnectionKind::Streams,
+        _ => ConnectionKind::Calls,
     }
 }
 

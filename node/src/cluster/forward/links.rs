@@ -12,14 +12,14 @@ use axum::body::Body;
 use hyper::client::conn::http2::SendRequest;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::target::{LeaderTrust, Target};
+use super::target::{LeaderTrust, NodeTargetParts};
 
 /// The time for which a failed try is not repeated: many who come at once share one answer.
 const FAILURE_HOLDS: Duration = Duration::from_millis(50);
 
 /// The kind of connection that a call needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Lane {
+pub(super) enum ConnectionKind {
     Calls,
     Streams,
 }
@@ -33,22 +33,22 @@ pub(super) enum NoLink {
 }
 
 #[derive(Debug)]
-pub(super) struct Links {
-    pub(super) target: Target,
+pub(super) struct LeaderLinks {
+    pub(super) target: NodeTargetParts,
     trust: Option<LeaderTrust>,
-    calls: Shared,
-    streams: Shared,
+    calls: LinksState,
+    streams: LinksState,
 }
 
 /// A place on a connection, for one call.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct CallSlot {
     pub(super) sender: SendRequest<Body>,
     pub(super) place: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct LinksState {
     each: usize,
     connections: usize,
     open: Mutex<Vec<(SendRequest<Body>, Arc<Semaphore>)>>,
@@ -56,16 +56,16 @@ struct Shared {
     opening: tokio::sync::Mutex<Option<(Instant, String)>>,
 }
 
-impl Links {
-    pub(super) fn to(target: Target, trust: Option<LeaderTrust>) -> Self {
-        Self { target, trust, calls: Shared::of(128, 64), streams: Shared::of(16, 512) }
+impl LeaderLinks {
+    pub(super) fn to(target: NodeTargetParts, trust: Option<LeaderTrust>) -> Self {
+        Self { target, trust, calls: LinksState::of(128, 64), streams: LinksState::of(16, 512) }
     }
 
     /// A place on a connection that is open, or on a new one.
-    pub(super) async fn open(&self, lane: Lane) -> Result<Link, NoLink> {
+    pub(super) async fn open(&self, lane: ConnectionKind) -> Result<CallSlot, NoLink> {
         let shared = match lane {
-            Lane::Calls => &self.calls,
-            Lane::Streams => &self.streams,
+            ConnectionKind::Calls => &self.calls,
+            ConnectionKind::Streams => &self.streams,
         };
         if let Some(link) = shared.free() {
             return Ok(link);
@@ -96,17 +96,17 @@ impl Links {
     }
 }
 
-impl Shared {
+impl LinksState {
     fn of(each: usize, connections: usize) -> Self {
         Self { each, connections, open: Mutex::default(), opening: tokio::sync::Mutex::default() }
     }
 
-    fn free(&self) -> Option<Link> {
+    fn free(&self) -> Option<CallSlot> {
         let mut open = self.open.lock().expect("no thread panics while it holds this");
         open.retain(|(sender, _)| !sender.is_closed());
         open.iter().find_map(|(sender, places)| {
             let place = places.clone().try_acquire_owned().ok()?;
-            Some(Link { sender: sender.clone(), place })
+            Some(CallSlot { sender: sender.clone(), place })
         })
     }
 
@@ -114,10 +114,10 @@ impl Shared {
         self.open.lock().expect("no thread panics while it holds this").len()
     }
 
-    fn add(&self, sender: SendRequest<Body>) -> Link {
+    fn add(&self, sender: SendRequest<Body>) -> CallSlot {
         let places = Arc::new(Semaphore::new(self.each));
         let place = places.clone().try_acquire_owned().expect("nobody else has it yet");
         self.open.lock().expect("no thread panics while it holds this").push((sender.clone(), places));
-        Link { sender, place }
+        CallSlot { sender, place }
     }
 }

@@ -34,25 +34,25 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Incoming;
-use onward_api::cluster::{CODE, DONE, Done, LEADER, LeaderHint};
+use onward_api::cluster::{CODE, CallFate, DONE, LEADER, LeaderHint};
 use onward_api::lease::Leases;
 use onward_core::fence::Term;
-use onward_gossip::{MemberView, NodeIdentity, View};
+use onward_gossip::{MemberView, NodeIdentity, RingView};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::leader::{LeaderAddress, LeaderView};
-use crate::api::access::{Access, Connection};
+use crate::api::access::{Access, ClientConnection};
 use crate::api::json::Json;
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::byte_room::ByteRoom;
 use crate::engine::Counter;
 use crate::gossip::GossipHandle;
 use crate::grpc;
-use call::Call;
-use links::{Lane, Link, Links, NoLink};
+use call::ForwardedCall;
+use links::{CallSlot, ConnectionKind, LeaderLinks, NoLink};
 use relay::relay;
-use target::Target;
+use target::NodeTargetParts;
 pub(crate) use target::{LeaderTrust, tls_client};
 
 /// The time for which a call is made again, from when it came, or from when it first failed if it waited longer than
@@ -94,7 +94,7 @@ struct Inner {
     draining: watch::Receiver<bool>,
     room: ByteRoom,
     /// Links to the node that leads, as far as it is known.
-    links: Mutex<Option<(LeaderAddress, Arc<Links>)>>,
+    links: Mutex<Option<(LeaderAddress, Arc<LeaderLinks>)>>,
     counts: ForwardCounts,
 }
 
@@ -111,14 +111,14 @@ pub(crate) struct ForwardCounts {
 }
 
 /// The result of one try.
-enum Tried {
+enum TryResult {
     Answered(Response),
     NotDone(String),
     Unknown(String),
 }
 
 /// The result of waiting for the leader's answer.
-enum Waited {
+enum WaitResult {
     Sent(hyper::Result<hyper::Response<Incoming>>),
     /// This node drains, and the call is one that waits for something.
     Drained,
@@ -157,7 +157,7 @@ pub(crate) async fn forward(State(routes): State<Routes>, request: Request, next
     if forwarder.0.member.is_alone || request.extensions().get::<Access>().is_none() {
         return next.run(request).await;
     }
-    match Call::of(request, prefix, &forwarder.0.room).await {
+    match ForwardedCall::of(request, prefix, &forwarder.0.room).await {
         Ok(call) => forwarder.answer(call, &next).await,
         Err(refused) => refused,
     }
@@ -191,7 +191,7 @@ impl Forwarder {
     /// Whether the leader answers, whatever it says of itself.
     pub(crate) async fn reach(&self, leader: &LeaderAddress) -> Result<(), String> {
         let links = self.links_to(leader)?;
-        let Link { mut sender, place: _place } = match links.open(Lane::Calls).await {
+        let CallSlot { mut sender, place: _place } = match links.open(ConnectionKind::Calls).await {
             Ok(link) => link,
             Err(NoLink::Full) => return Ok(()),
             Err(NoLink::Unreachable(why)) => return Err(unreachable(leader, &why)),
@@ -234,33 +234,33 @@ impl Forwarder {
         }
     }
 
-    async fn answer(&self, mut call: Call, next: &Next) -> Response {
+    async fn answer(&self, mut call: ForwardedCall, next: &Next) -> Response {
         let (mut view, came_at) = (self.0.view.clone(), Instant::now());
-        let (mut deadline, mut done) = (None, Done::No);
+        let (mut deadline, mut done) = (None, CallFate::No);
         loop {
             let known = self.or_by_gossip(view.borrow_and_update().clone());
             let tried = match &known {
                 LeaderView::Leading { term } => self.run_as_leader(&mut call, next, *term).await,
-                _ if call.is_forwarded() => Tried::Answered(unavailable(
+                _ if call.is_forwarded() => TryResult::Answered(unavailable(
                     &call,
                     "this node does not lead, and the call was forwarded to it",
                     done,
                 )),
                 LeaderView::Following { leader: Some(leader), .. } => self.send(&mut call, leader).await,
                 // A stream would wait for as long as the storage is away, while another node may lead.
-                LeaderView::CutOff { .. } if call.lane() == Lane::Streams => {
-                    Tried::Answered(unavailable(&call, "this node led, and its storage does not answer", done))
+                LeaderView::CutOff { .. } if call.lane() == ConnectionKind::Streams => {
+                    TryResult::Answered(unavailable(&call, "this node led, and its storage does not answer", done))
                 }
                 LeaderView::CutOff { term } => self.run_here(&mut call, next, *term).await,
                 LeaderView::Starting | LeaderView::Following { leader: None, .. } => {
-                    Tried::NotDone("no manager leads at the moment".into())
+                    TryResult::NotDone("no manager leads at the moment".into())
                 }
             };
             let why = match tried {
-                Tried::Answered(response) => return response,
-                Tried::NotDone(why) => why,
-                Tried::Unknown(why) => {
-                    done = Done::Unknown;
+                TryResult::Answered(response) => return response,
+                TryResult::NotDone(why) => why,
+                TryResult::Unknown(why) => {
+                    done = CallFate::Unknown;
                     why
                 }
             };
@@ -268,10 +268,10 @@ impl Forwarder {
                 let now = Instant::now();
                 if now - came_at > REPEAT_FOR { now + REPEAT_FOR } else { came_at + REPEAT_FOR }
             });
-            let may_again = call.is_whole() && (done == Done::No || call.is_repeatable());
+            let may_again = call.is_whole() && (done == CallFate::No || call.is_repeatable());
             if !may_again || Instant::now() + PAUSE >= deadline {
                 self.0.counts.refused.add(1);
-                self.0.counts.in_doubt.add(u64::from(done == Done::Unknown));
+                self.0.counts.in_doubt.add(u64::from(done == CallFate::Unknown));
                 return unavailable(&call, &why, done);
             }
             self.0.counts.repeated.add(1);
@@ -298,9 +298,9 @@ impl Forwarder {
     }
 
     /// Runs the call on this node, because it leads, and says so.
-    async fn run_as_leader(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
+    async fn run_as_leader(&self, call: &mut ForwardedCall, next: &Next, term: Term) -> TryResult {
         let mut tried = self.run_here(call, next, term).await;
-        if let Tried::Answered(answer) = &mut tried
+        if let TryResult::Answered(answer) = &mut tried
             && let Some(address) = &self.0.member.address
             && let Ok(hint) =
                 HeaderValue::try_from(LeaderHint { address: address.clone(), term: term.get() }.to_string())
@@ -311,15 +311,15 @@ impl Forwarder {
     }
 
     /// Runs the call on this node, which leads under this term or did when it was last known who leads.
-    async fn run_here(&self, call: &mut Call, next: &Next, term: Term) -> Tried {
+    async fn run_here(&self, call: &mut ForwardedCall, next: &Next, term: Term) -> TryResult {
         let answer = next.clone().run(call.local_request()).await;
-        let Some(done) = without_leader(answer.headers()) else { return Tried::Answered(answer) };
+        let Some(done) = without_leader(answer.headers()) else { return TryResult::Answered(answer) };
         if call.is_forwarded() || !self.is_deposed(term).await {
-            return Tried::Answered(answer);
+            return TryResult::Answered(answer);
         }
         match done {
-            Done::No => Tried::NotDone("this node leads no longer".into()),
-            Done::Unknown => Tried::Unknown("this node lost its seat before there was an answer".into()),
+            CallFate::No => TryResult::NotDone("this node leads no longer".into()),
+            CallFate::Unknown => TryResult::Unknown("this node lost its seat before there was an answer".into()),
         }
     }
 
@@ -331,65 +331,67 @@ impl Forwarder {
         timeout(LEARN_WITHIN, other).await.is_ok_and(|other| other.is_ok())
     }
 
-    async fn send(&self, call: &mut Call, leader: &LeaderAddress) -> Tried {
+    async fn send(&self, call: &mut ForwardedCall, leader: &LeaderAddress) -> TryResult {
         let links = match self.links_to(leader) {
             Ok(links) => links,
-            Err(why) => return Tried::NotDone(why),
+            Err(why) => return TryResult::NotDone(why),
         };
         let (answer, place) = loop {
             let link = match links.open(call.lane()).await {
                 Ok(link) => link,
-                Err(NoLink::Unreachable(why)) => return Tried::NotDone(unreachable(leader, &why)),
-                Err(NoLink::Full) => return Tried::Answered(refused(call, too_many())),
+                Err(NoLink::Unreachable(why)) => return TryResult::NotDone(unreachable(leader, &why)),
+                Err(NoLink::Full) => return TryResult::Answered(refused(call, too_many())),
             };
-            let Link { mut sender, place } = link;
+            let CallSlot { mut sender, place } = link;
             let sending = sender.send_request(call.forwarded_request(&links.target, &self.0.mark));
             match self.wait(sending, call, leader).await {
-                Waited::Sent(Ok(answer)) => break (answer, place),
-                Waited::Sent(Err(error)) if is_unsent(&error) => {
-                    return Tried::NotDone(unreachable(leader, &reason(&error)));
+                WaitResult::Sent(Ok(answer)) => break (answer, place),
+                WaitResult::Sent(Err(error)) if is_unsent(&error) => {
+                    return TryResult::NotDone(unreachable(leader, &reason(&error)));
                 }
-                Waited::Sent(Err(error)) => return Tried::Unknown(unreachable(leader, &reason(&error))),
-                Waited::Drained if call.is_poll() => {
-                    return Tried::Answered(Json(Leases { leases: Vec::new() }).into_response());
+                WaitResult::Sent(Err(error)) => return TryResult::Unknown(unreachable(leader, &reason(&error))),
+                WaitResult::Drained if call.is_poll() => {
+                    return TryResult::Answered(Json(Leases { leases: Vec::new() }).into_response());
                 }
-                Waited::Drained => call.stop_waiting(),
-                Waited::LedElsewhere => return Tried::Unknown(format!("`{}` leads no longer", leader.name)),
+                WaitResult::Drained => call.stop_waiting(),
+                WaitResult::LedElsewhere => return TryResult::Unknown(format!("`{}` leads no longer", leader.name)),
             }
         };
         match without_leader(answer.headers()) {
-            Some(Done::No) => return Tried::NotDone(format!("`{}` does not lead, or cannot serve now", leader.name)),
-            Some(Done::Unknown) if call.is_repeatable() => {
-                return Tried::Unknown(format!("`{}` lost its seat before there was an answer", leader.name));
+            Some(CallFate::No) => {
+                return TryResult::NotDone(format!("`{}` does not lead, or cannot serve now", leader.name));
+            }
+            Some(CallFate::Unknown) if call.is_repeatable() => {
+                return TryResult::Unknown(format!("`{}` lost its seat before there was an answer", leader.name));
             }
             _ => {}
         }
         self.0.counts.answered.add(1);
-        let connection = call.parts().extensions.get::<Connection>().cloned();
+        let connection = call.parts().extensions.get::<ClientConnection>().cloned();
         let forwarder = self.clone();
         let drained = Box::pin(async move { forwarder.drained().await });
-        Tried::Answered(relay(answer, place, connection, drained))
+        TryResult::Answered(relay(answer, place, connection, drained))
     }
 
     /// Waits for the answer, or for a reason to wait no longer.
     async fn wait(
         &self,
         sending: impl Future<Output = hyper::Result<hyper::Response<Incoming>>>,
-        call: &mut Call,
+        call: &mut ForwardedCall,
         leader: &LeaderAddress,
-    ) -> Waited {
+    ) -> WaitResult {
         let mut sending = pin!(sending);
         let mut may_move = true;
         loop {
             tokio::select! {
                 biased;
-                sent = &mut sending => return Waited::Sent(sent),
+                sent = &mut sending => return WaitResult::Sent(sent),
                 // Whoever waits for something to happen is answered now, as on any node that drains.
-                () = self.drained(), if call.is_waiting() => return Waited::Drained,
+                () = self.drained(), if call.is_waiting() => return WaitResult::Drained,
                 // A leader that is frozen answers nothing, and is found to be so only after a while.
                 () = self.led_elsewhere(leader), if may_move => {
                     if call.is_repeatable() {
-                        return Waited::LedElsewhere;
+                        return WaitResult::LedElsewhere;
                     }
                     may_move = false;
                 }
@@ -416,24 +418,24 @@ impl Forwarder {
     }
 
     /// Connections to a node that leads no longer end with the calls on them.
-    fn links_to(&self, leader: &LeaderAddress) -> Result<Arc<Links>, String> {
+    fn links_to(&self, leader: &LeaderAddress) -> Result<Arc<LeaderLinks>, String> {
         let mut links = self.0.links.lock().expect("no thread panics while it holds this");
         if let Some((_, known)) = links.as_ref().filter(|(to, _)| to.address == leader.address) {
             return Ok(known.clone());
         }
-        let fresh = Arc::new(Links::to(Target::parse(&leader.address)?, self.0.member.trust.clone()));
+        let fresh = Arc::new(LeaderLinks::to(NodeTargetParts::parse(&leader.address)?, self.0.member.trust.clone()));
         *links = Some((leader.clone(), fresh.clone()));
         Ok(fresh)
     }
 }
 
-fn too_many() -> Problem {
+fn too_many() -> ProblemResponse {
     let detail = "as many calls as may are on their way to the leader; try again later, or call it directly";
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+    ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
 }
 
 /// The node of our kind that was last heard to say that it leads.
-fn leader_by_gossip(view: &View) -> Option<&NodeIdentity> {
+fn leader_by_gossip(view: &RingView) -> Option<&NodeIdentity> {
     let kind = |node: &NodeIdentity| (node.role, node.datacenter.clone());
     let leads = |member: &&MemberView| {
         let says_so = member.report.as_ref().is_some_and(|report| report.health.leads);
@@ -445,9 +447,9 @@ fn leader_by_gossip(view: &View) -> Option<&NodeIdentity> {
 }
 
 /// Whether this says that its node does not lead, and if so, what became of the call.
-fn without_leader(headers: &HeaderMap) -> Option<Done> {
+fn without_leader(headers: &HeaderMap) -> Option<CallFate> {
     let is_it = headers.get(CODE).is_some_and(|code| code == "no_leader");
-    headers.get(DONE).filter(|_| is_it).and_then(|done| Done::of(done.as_bytes()))
+    headers.get(DONE).filter(|_| is_it).and_then(|done| CallFate::of(done.as_bytes()))
 }
 
 /// Whether the leader has surely not begun with a call that failed like this: it was never sent, or the leader has said
@@ -478,18 +480,18 @@ fn unreachable(leader: &LeaderAddress, why: &str) -> String {
     format!("`{}`, which leads, does not answer at {}: {why}", leader.name, leader.address)
 }
 
-fn unavailable(call: &Call, why: &str, done: Done) -> Response {
+fn unavailable(call: &ForwardedCall, why: &str, done: CallFate) -> Response {
     let detail = match done {
-        Done::No => format!("{why}; nothing was done, so ask again"),
-        Done::Unknown => format!(
+        CallFate::No => format!("{why}; nothing was done, so ask again"),
+        CallFate::Unknown => format!(
             "{why}; whether this was carried out is not known, and repeating it with the same idempotency key or request id \
              does nothing twice"
         ),
     };
-    refused(call, Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", detail).with_done(done))
+    refused(call, ProblemResponse::new(StatusCode::SERVICE_UNAVAILABLE, "no_leader", detail).with_done(done))
 }
 
-fn refused(call: &Call, problem: Problem) -> Response {
+fn refused(call: &ForwardedCall, problem: ProblemResponse) -> Response {
     if call.is_grpc() { grpc::refused(&problem) } else { problem.into_response() }
 }
 

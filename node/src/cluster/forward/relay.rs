@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 
 use super::call::remove_of_connection;
-use crate::api::access::Connection;
+use crate::api::access::ClientConnection;
 
 /// A client that takes nothing of an answer for this long is gone. The leader waits longer before it cuts the whole
 /// connection, which is one of many clients.
@@ -26,15 +26,15 @@ const TAKE_WITHIN: Duration = Duration::from_secs(20);
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// Resolves when the node drains: answers that have no end of their own end then.
-pub(super) type Drained = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type DrainFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The leader's answer for a client, over the client's own connection. `place` is what it takes up on the connection to
 /// the leader.
 pub(super) fn relay(
     answer: Response<Incoming>,
     place: OwnedSemaphorePermit,
-    connection: Option<Connection>,
-    drained: Drained,
+    connection: Option<ClientConnection>,
+    drained: DrainFuture,
 ) -> Response<Body> {
     let (head, body) = answer.into_parts();
     let kind = head.headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
@@ -60,7 +60,7 @@ struct Relay {
     body: Incoming,
     /// The number of pieces taken; odd while the next one is waited for.
     taken: Arc<AtomicU64>,
-    drained: Option<Drained>,
+    drained: Option<DrainFuture>,
     _watched: Option<oneshot::Sender<()>>,
     _place: OwnedSemaphorePermit,
 }
@@ -91,7 +91,7 @@ impl http_body::Body for Relay {
     }
 }
 
-async fn cut_if_not_taken(connection: Connection, taken: Arc<AtomicU64>, mut returned: oneshot::Receiver<()>) {
+async fn cut_if_not_taken(connection: ClientConnection, taken: Arc<AtomicU64>, mut returned: oneshot::Receiver<()>) {
     let mut before = None;
     // It ends, with an error, when the answer was dropped.
     while timeout(TAKE_WITHIN, &mut returned).await.is_err() {

@@ -10,7 +10,7 @@ use axum::http::uri::{Authority, PathAndQuery, Scheme};
 use axum::http::{Request, Uri};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use onward_gossip::{Label, Role};
+use onward_gossip::{NodeLabel, Role};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -41,11 +41,11 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 pub(crate) struct LeaderTrust {
     config: Arc<ClientConfig>,
     /// The datacenter whose managers are believed; none where the leader of gates is.
-    datacenter: Option<Label>,
+    datacenter: Option<NodeLabel>,
 }
 
 impl LeaderTrust {
-    pub(crate) fn new(config: Arc<ClientConfig>, datacenter: Option<Label>) -> Self {
+    pub(crate) fn new(config: Arc<ClientConfig>, datacenter: Option<NodeLabel>) -> Self {
         Self { config, datacenter }
     }
 
@@ -64,14 +64,14 @@ impl LeaderTrust {
 
 /// The address of a node, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Target {
+pub(super) struct NodeTargetParts {
     authority: Authority,
     host: String,
     port: u16,
     is_tls: bool,
 }
 
-impl Target {
+impl NodeTargetParts {
     /// `host:port`, `http://host:port` or `https://host:port`; nothing else is the address of a node.
     pub(super) fn parse(address: &str) -> Result<Self, String> {
         let wrong = || format!("`{address}` is not the address of a node; it is written like 10.0.0.1:7400");
@@ -189,7 +189,7 @@ mod tests {
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
         let config = Arc::new(config);
-        let manager = LeaderTrust::new(config.clone(), Some(Label::new("dc-a").unwrap()));
+        let manager = LeaderTrust::new(config.clone(), Some(NodeLabel::new("dc-a").unwrap()));
         let gate = LeaderTrust::new(config, None);
         for (who, by_manager, by_gate) in [
             (Some("onward://manager/dc-a/m1"), true, false),
@@ -211,12 +211,12 @@ mod tests {
             ("http://m1:7400/", "http://m1:7400/v1/jobs?limit=1"),
             ("https://[::1]:7400", "https://[::1]:7400/v1/jobs?limit=1"),
         ] {
-            let target = Target::parse(address).unwrap();
+            let target = NodeTargetParts::parse(address).unwrap();
             assert_eq!(target.uri(PathAndQuery::from_static("/v1/jobs?limit=1")).to_string(), uri);
         }
-        assert_eq!(Target::parse("https://[::1]:7400").unwrap().host, "::1");
+        assert_eq!(NodeTargetParts::parse("https://[::1]:7400").unwrap().host, "::1");
         for address in ["", "m1", "ftp://m1:7400", "user@m1:7400", "m1:x", "m1:7400/path"] {
-            assert!(Target::parse(address).is_err(), "{address}");
+            assert!(NodeTargetParts::parse(address).is_err(), "{address}");
         }
     }
 }

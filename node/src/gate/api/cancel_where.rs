@@ -7,12 +7,12 @@ use onward_core::ids::JobId;
 use tokio::task::JoinSet;
 
 use super::GateApp;
-use super::filter::{Conditions, Written};
+use super::filter::{Conditions, FilterDraft};
 use crate::api::json::Json;
 use crate::api::may::{May, Operate};
 use crate::api::params::bad_cursor;
-use crate::api::problem::Problem;
-use crate::engine::Refused;
+use crate::api::problem::ProblemResponse;
+use crate::engine::EngineRefusal;
 use crate::gate::GateEngine;
 
 /// Jobs that a dry run shows.
@@ -24,24 +24,24 @@ const AT_A_TIME: usize = 256;
 /// Cancel all jobs that match in all their datacenters, the newest first.
 #[utoipa::path(post, path = "/v1/jobs/cancel", tag = "jobs", request_body = CancelWhere,
     responses((status = 200, body = CancelWhereAnswer),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn cancel_where(
     _: May<Operate>,
     State(app): State<GateApp>,
     Json(which): Json<CancelWhere>,
-) -> Result<Json<CancelWhereAnswer>, Problem> {
+) -> Result<Json<CancelWhereAnswer>, ProblemResponse> {
     let CancelWhere { queue, kind, tag, state, not_moving_s, since_s, all, dry_run, limit, cursor } = which;
-    let written = Written { state, kind, queue, tag, datacenter: None, not_moving_s, since_s };
+    let written = FilterDraft { state, kind, queue, tag, datacenter: None, not_moving_s, since_s };
     let conditions = written.check(&app.engine).await?;
     if conditions == Conditions::default() && all != Some(true) {
         let detail = "this would cancel every job; give `queue`, `kind`, `tag`, `state`, `not_moving_s` or `since_s`, or say `all: true`";
-        return Err(Problem::invalid(detail).of_field("all"));
+        return Err(ProblemResponse::invalid(detail).of_field("all"));
     }
     let limit = match limit.unwrap_or(MAX_CANCELLED) {
         limit @ 1..=MAX_CANCELLED => limit,
         limit => {
             let detail = format!("`limit` is {limit}; it must be from 1 to {MAX_CANCELLED}");
-            return Err(Problem::invalid(detail).of_field("limit"));
+            return Err(ProblemResponse::invalid(detail).of_field("limit"));
         }
     };
     let mut cursor = cursor.map(|text| JobId::parse(&text).ok_or_else(bad_cursor)).transpose()?;
@@ -75,14 +75,14 @@ async fn find(
     conditions: &Conditions,
     cursor: Option<JobId>,
     room: usize,
-) -> Result<(Vec<JobId>, Option<JobId>), Refused> {
+) -> Result<(Vec<JobId>, Option<JobId>), EngineRefusal> {
     let conditions = conditions.clone();
     let (views, next) = engine.read(move |gate| conditions.examine(gate, cursor, room)).await?;
     let open = views.iter().filter(|view| !view.job.has_ended() && view.decided.is_none());
     Ok((open.map(|view| view.job.id).collect(), next))
 }
 
-async fn cancel(engine: &GateEngine, jobs: Vec<JobId>) -> Result<(), Refused> {
+async fn cancel(engine: &GateEngine, jobs: Vec<JobId>) -> Result<(), EngineRefusal> {
     let mut calls = JoinSet::new();
     for job in jobs {
         let engine = engine.clone();
@@ -95,8 +95,8 @@ async fn cancel(engine: &GateEngine, jobs: Vec<JobId>) -> Result<(), Refused> {
     answer
 }
 
-fn said_so_far(refused: Refused, count: usize) -> Problem {
-    let problem = Problem::from(refused);
+fn said_so_far(refused: EngineRefusal, count: usize) -> ProblemResponse {
+    let problem = ProblemResponse::from(refused);
     let detail = format!(
         "{}; at least {count} jobs were cancelled before that, and repeating the request cancels the rest",
         problem.detail

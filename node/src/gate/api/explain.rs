@@ -18,17 +18,17 @@ use crate::api::jobs::explain::fact;
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
 use crate::api::params::JobPath;
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 
 /// Why a job is where it is, and what can be done about it.
 #[utoipa::path(get, path = "/v1/jobs/{id}/explain", tag = "jobs", params(("id" = String, Path)),
     responses((status = 200, body = Explanation),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn get(
     _: May<Read>,
     State(app): State<GateApp>,
     JobPath(job): JobPath,
-) -> Result<Json<Explanation>, Problem> {
+) -> Result<Json<Explanation>, ProblemResponse> {
     let view = view_of(&app.engine, job).await?;
     Ok(Json(explain(&view, &app.engine.rules().gate)))
 }

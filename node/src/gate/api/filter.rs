@@ -9,7 +9,7 @@ use onward_core::job::draft::MAX_SPAN;
 use onward_core::time::{Wall, span_ms};
 
 use crate::api::jobs::filter::{name, state};
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::api::span;
 use crate::gate::GateEngine;
 
@@ -18,7 +18,7 @@ pub(super) const EXAMINED_PER_READ: usize = 2_000;
 
 /// Conditions as they were written; what is not given matches all.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct FilterDraft {
     pub state: Option<String>,
     pub kind: Option<String>,
     pub queue: Option<String>,
@@ -41,8 +41,8 @@ pub(super) struct Conditions {
     since: Option<Wall>,
 }
 
-impl Written {
-    pub(super) async fn check(self, engine: &GateEngine) -> Result<Conditions, Problem> {
+impl FilterDraft {
+    pub(super) async fn check(self, engine: &GateEngine) -> Result<Conditions, ProblemResponse> {
         let within = |field, span: Option<f64>| {
             span.map(|span| span::from_seconds(field, span, Duration::ZERO..=MAX_SPAN)).transpose()
         };

@@ -10,11 +10,11 @@ use super::GateApp;
 use crate::api::jobs::nodes::{gossiped, health};
 use crate::api::json::Json;
 use crate::api::may::{May, Read};
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 
 /// List datacenters: their class, why they have it, and what they have.
 #[utoipa::path(get, path = "/v1/datacenters", tag = "nodes", responses((status = 200, body = DatacenterList)))]
-pub async fn datacenters(_: May<Read>, State(app): State<GateApp>) -> Result<Json<DatacenterList>, Problem> {
+pub async fn datacenters(_: May<Read>, State(app): State<GateApp>) -> Result<Json<DatacenterList>, ProblemResponse> {
     let views: Vec<DatacenterView> = app.engine.read(|gate| gate.datacenters().collect()).await?;
     Ok(Json(DatacenterList { datacenters: views.iter().map(datacenter).collect() }))
 }
@@ -40,7 +40,7 @@ fn datacenter(view: &DatacenterView) -> Datacenter {
 /// List nodes: this gate first, then the others, by what each says of itself and whether it answers. Without gossip, the one
 /// that leads, as it judges itself.
 #[utoipa::path(get, path = "/v1/nodes", tag = "nodes", responses((status = 200, body = NodeList)))]
-pub async fn nodes(_: May<Read>, State(app): State<GateApp>) -> Result<Json<NodeList>, Problem> {
+pub async fn nodes(_: May<Read>, State(app): State<GateApp>) -> Result<Json<NodeList>, ProblemResponse> {
     if let Some(gossip) = &app.gossip {
         let nodes = gossiped(app.engine.rules(), &gossip.view());
         return Ok(Json(NodeList { nodes, next_cursor: None }));

@@ -16,14 +16,14 @@ use tokio::time::{Instant, timeout_at};
 
 use super::jobs::{fetch_results, view_of};
 use super::{GateApp, shape};
-use crate::api::access::{Access, Connection};
+use crate::api::access::{Access, ClientConnection};
 use crate::api::jobs::feed::{Look, MAX_RESULT_BYTES, Source};
 use crate::api::jobs::follow::{Followers, stream};
 use crate::api::may::{May, Read};
 use crate::api::params::JobPath;
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::engine::Counter;
-use crate::gate::JobWatch;
+use crate::gate::GateJobWatch;
 
 /// The job when it has ended, or as it is when the time is over; without what is large of it.
 pub(super) async fn wait_until_ended(
@@ -32,7 +32,7 @@ pub(super) async fn wait_until_ended(
     followers: &Followers,
     job: JobId,
     wait: Duration,
-) -> Result<JobView, Problem> {
+) -> Result<JobView, ProblemResponse> {
     let until = Instant::now() + wait;
     let _place = followers.join()?;
     // The bell comes before the look, so that no change falls in between.
@@ -57,22 +57,22 @@ pub(super) async fn wait_until_ended(
 /// only of a job that has ended, up to 2 MiB of them.
 #[utoipa::path(get, path = "/v1/jobs/{id}/events", tag = "jobs", params(("id" = String, Path)),
     responses((status = 200, description = "events `job` and `end`, each with the job", content_type = "text/event-stream", body = String),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn events(
     May { access, .. }: May<Read>,
     State(app): State<GateApp>,
     Extension(followers): Extension<Followers>,
-    connection: Option<Extension<Connection>>,
+    connection: Option<Extension<ClientConnection>>,
     JobPath(job): JobPath,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     stream(app, followers, access, connection, job).await
 }
 
 impl Source for GateApp {
-    type Bell = JobWatch;
+    type Bell = GateJobWatch;
 
-    async fn look(&self, job: JobId, looks: &Arc<AtomicU64>) -> Result<Look, Problem> {
+    async fn look(&self, job: JobId, looks: &Arc<AtomicU64>) -> Result<Look, ProblemResponse> {
         let looks = looks.clone();
         let read = self.engine.read(move |gate| (looks.fetch_add(1, Ordering::Relaxed) + 1, gate.job(job)));
         let (number, view) = read.await?;
@@ -86,11 +86,11 @@ impl Source for GateApp {
         Ok(Look { number, shown: shape::job(&view), is_terminal, is_running })
     }
 
-    fn bell(&self, job: JobId) -> JobWatch {
+    fn bell(&self, job: JobId) -> GateJobWatch {
         self.engine.watch(job)
     }
 
-    async fn rung(bell: &JobWatch) {
+    async fn rung(bell: &GateJobWatch) {
         bell.changed().await;
     }
 

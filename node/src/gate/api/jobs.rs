@@ -22,11 +22,11 @@ use onward_proto::gate::submit_bytes;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::filter::{EXAMINED_PER_READ, Written};
+use super::filter::{EXAMINED_PER_READ, FilterDraft};
 use super::follow::wait_until_ended;
 use super::{GateApp, shape};
-use crate::api::access::Connection;
-use crate::api::answers::Answers;
+use crate::api::access::ClientConnection;
+use crate::api::answers::AnswerRoom;
 use crate::api::jobs::command::request_id;
 use crate::api::jobs::follow::Followers;
 use crate::api::jobs::request::{add_idempotency_key, add_trace, draft};
@@ -34,9 +34,9 @@ use crate::api::jobs::submit::{at_index, check_exec, parse_batch};
 use crate::api::json::{Json, JsonText};
 use crate::api::may::{May, Operate, Read, Submit};
 use crate::api::params::{JobPath, Params, bad_cursor, page_size};
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::api::span;
-use crate::engine::Refused;
+use crate::engine::EngineRefusal;
 use crate::gate::GateEngine;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -50,15 +50,15 @@ const MAX_CONTENT_BYTES: usize = 16 << 20;
     responses(
         (status = 201, description = "stored", body = SubmitAnswer),
         (status = 200, description = "known: the same key with the same body came before", body = SubmitAnswer),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "conflict, unique_key_taken", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "no_leader, overloaded", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 409, description = "conflict, unique_key_taken", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 503, description = "no_leader, overloaded", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn submit(
     May { access, .. }: May<Submit>,
     State(app): State<GateApp>,
     headers: HeaderMap,
     Json(mut job): Json<SubmitJob>,
-) -> Result<(StatusCode, Json<SubmitAnswer>), Problem> {
+) -> Result<(StatusCode, Json<SubmitAnswer>), ProblemResponse> {
     add_idempotency_key(&mut job, &headers)?;
     let mut draft = draft(job, app.engine.rules())?;
     add_trace(&mut draft, &headers);
@@ -71,7 +71,7 @@ pub async fn submit(
 }
 
 /// A job goes to a datacenter whole: one that is larger than an order may be would never get there.
-fn check_size(draft: &Draft) -> Result<(), Problem> {
+fn check_size(draft: &Draft) -> Result<(), ProblemResponse> {
     /// Room for the names of the datacenters that will be chosen.
     const ROOM: usize = 1 << 20;
     let (bytes, most) = (submit_bytes(draft), MAX_ORDER_BYTES - ROOM);
@@ -82,7 +82,7 @@ fn check_size(draft: &Draft) -> Result<(), Problem> {
         "this job has {bytes} bytes, and a gate takes {most} in one; put large inputs where the workers can read them, and \
          their addresses into the payloads"
     );
-    Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail))
+    Err(ProblemResponse::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", detail))
 }
 
 /// Submit many jobs, all or nothing.
@@ -90,16 +90,16 @@ fn check_size(draft: &Draft) -> Result<(), Problem> {
     responses(
         (status = 201, description = "all are stored", body = BatchSubmitted),
         (status = 200, description = "all were known", body = BatchSubmitted),
-        (status = 400, description = "invalid; `field` begins with the index of the job at fault", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid; `field` begins with the index of the job at fault", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn submit_batch(
     May { access, .. }: May<Submit>,
     State(app): State<GateApp>,
     headers: HeaderMap,
     JsonText(body): JsonText,
-) -> Result<(StatusCode, Json<BatchSubmitted>), Problem> {
+) -> Result<(StatusCode, Json<BatchSubmitted>), ProblemResponse> {
     if headers.contains_key("idempotency-key") {
         let detail = "a batch takes no header `Idempotency-Key`; give each job its own `idempotency_key`";
-        return Err(Problem::invalid(detail).of_field("idempotency_key"));
+        return Err(ProblemResponse::invalid(detail).of_field("idempotency_key"));
     }
     let jobs = parse_batch(&body)?.jobs.take("jobs")?;
     let mut submissions = Vec::with_capacity(jobs.len());
@@ -111,8 +111,8 @@ pub async fn submit_batch(
         submissions.push(Submission { id: app.engine.new_job_id(), draft });
     }
     let accepted = match app.engine.submit(submissions).await {
-        Err(Refused::ByMachine(Refusal::InBatch { index, cause })) => {
-            return Err(at_index(index, Problem::from(*cause)));
+        Err(EngineRefusal::ByMachine(Refusal::InBatch { index, cause })) => {
+            return Err(at_index(index, ProblemResponse::from(*cause)));
         }
         other => other?,
     };
@@ -153,19 +153,19 @@ pub struct GetQuery {
 /// List jobs, the newest first.
 #[utoipa::path(get, path = "/v1/jobs", tag = "jobs", params(ListQuery),
     responses((status = 200, body = JobList),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
-        (status = 503, description = "overloaded", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 503, description = "overloaded", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn list(
     _: May<Read>,
     State(app): State<GateApp>,
-    Extension(answers): Extension<Answers>,
-    connection: Option<Extension<Connection>>,
+    Extension(answers): Extension<AnswerRoom>,
+    connection: Option<Extension<ClientConnection>>,
     Params(query): Params<ListQuery>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     let limit = page_size(query.limit)?;
     let mut cursor = query.cursor.as_deref().map(|text| JobId::parse(text).ok_or_else(bad_cursor)).transpose()?;
     let ListQuery { state, kind, queue, tag, datacenter, not_moving_s, since_s, limit: _, cursor: _ } = query;
-    let written = Written { state, kind, queue, tag, datacenter, not_moving_s, since_s };
+    let written = FilterDraft { state, kind, queue, tag, datacenter, not_moving_s, since_s };
     let conditions = written.check(&app.engine).await?;
     let (mut jobs, mut examined) = (Vec::new(), 0);
     loop {
@@ -197,16 +197,16 @@ fn weight(view: &JobView) -> usize {
 /// Look at one job; with `wait_s`, when it has ended.
 #[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs", params(("id" = String, Path), GetQuery),
     responses((status = 200, body = Job),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn get(
     May { access, .. }: May<Read>,
     State(app): State<GateApp>,
     Extension(followers): Extension<Followers>,
-    Extension(answers): Extension<Answers>,
-    connection: Option<Extension<Connection>>,
+    Extension(answers): Extension<AnswerRoom>,
+    connection: Option<Extension<ClientConnection>>,
     JobPath(job): JobPath,
     Params(query): Params<GetQuery>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ProblemResponse> {
     let wait = query.wait_s.map(|wait| span::from_seconds("wait_s", wait, Duration::ZERO..=MAX_WAIT)).transpose()?;
     let mut view = match wait {
         Some(wait) if !wait.is_zero() => wait_until_ended(&app, &access, &followers, job, wait).await?,
@@ -223,7 +223,7 @@ fn result_bytes(view: &JobView) -> usize {
 }
 
 /// Puts the bytes of results into the view, if all of them together are at most so many.
-pub(super) async fn fetch_results(engine: &GateEngine, view: &mut JobView, max: usize) -> Result<(), Problem> {
+pub(super) async fn fetch_results(engine: &GateEngine, view: &mut JobView, max: usize) -> Result<(), ProblemResponse> {
     if result_bytes(view) > max {
         return Ok(());
     }
@@ -237,28 +237,32 @@ pub(super) async fn fetch_results(engine: &GateEngine, view: &mut JobView, max: 
 }
 
 /// The job, without what is large of its results.
-pub(super) async fn view_of(engine: &GateEngine, job: JobId) -> Result<JobView, Problem> {
+pub(super) async fn view_of(engine: &GateEngine, job: JobId) -> Result<JobView, ProblemResponse> {
     engine.read(move |gate| gate.job(job)).await?.ok_or_else(|| Refusal::UnknownJob.into())
 }
 
 /// Every decision of the gates about a job's time. What a datacenter decided is in the ledger there.
 #[utoipa::path(get, path = "/v1/jobs/{id}/ledger", tag = "jobs", params(("id" = String, Path)),
     responses((status = 200, body = Ledger),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
-pub async fn ledger(_: May<Read>, State(app): State<GateApp>, JobPath(job): JobPath) -> Result<Json<Ledger>, Problem> {
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json")))]
+pub async fn ledger(
+    _: May<Read>,
+    State(app): State<GateApp>,
+    JobPath(job): JobPath,
+) -> Result<Json<Ledger>, ProblemResponse> {
     Ok(Json(shape::ledger(&view_of(&app.engine, job).await?)))
 }
 
 /// Cancel a job in all its datacenters. One that has ended stays as it is.
 #[utoipa::path(post, path = "/v1/jobs/{id}/cancel", tag = "jobs", params(("id" = String, Path)), request_body = Nothing,
     responses((status = 200, body = CancelAnswer),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn cancel(
     _: May<Submit>,
     State(app): State<GateApp>,
     JobPath(job): JobPath,
     _: Json<Nothing>,
-) -> Result<Json<CancelAnswer>, Problem> {
+) -> Result<Json<CancelAnswer>, ProblemResponse> {
     app.engine.cancel(job).await?;
     let state = view_of(&app.engine, job).await?.state.into();
     Ok(Json(CancelAnswer { id: job.to_string(), state }))
@@ -267,15 +271,15 @@ pub async fn cancel(
 /// Give a job more time by hand, in all its datacenters.
 #[utoipa::path(post, path = "/v1/jobs/{id}/extend", tag = "jobs", params(("id" = String, Path)), request_body = Extend,
     responses((status = 200, body = ExtendAnswer),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "already_ended, conflict", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 409, description = "already_ended, conflict", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn extend(
     _: May<Operate>,
     State(app): State<GateApp>,
     JobPath(job): JobPath,
     Json(extend): Json<Extend>,
-) -> Result<Json<ExtendAnswer>, Problem> {
+) -> Result<Json<ExtendAnswer>, ProblemResponse> {
     let by = span::from_seconds("by_s", extend.by_s, Duration::from_millis(1)..=MAX_SPAN)?;
     let request = request_id(extend.request_id)?;
     let total = app.engine.extend(job, by, extend.reason.into(), request).await?;

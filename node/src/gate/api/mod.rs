@@ -20,9 +20,9 @@ use axum::{Extension, Router};
 use tokio::sync::watch;
 
 use super::GateEngine;
-use crate::api::answers::Answers;
+use crate::api::answers::AnswerRoom;
 use crate::api::jobs::follow::Followers;
-use crate::api::problem::Problem;
+use crate::api::problem::ProblemResponse;
 use crate::gossip::GossipHandle;
 
 /// Bytes of a job: a few large payloads, or many small ones.
@@ -63,7 +63,7 @@ pub fn routes_for(followers: Followers) -> Router<GateApp> {
         .route("/jobs/{id}/extend", post(jobs::extend))
         .route("/datacenters", get(fleet::datacenters))
         .layer(Extension(followers))
-        .layer(Extension(Answers::default()));
+        .layer(Extension(AnswerRoom::default()));
     ELSEWHERE.iter().fold(served, |router, path| router.route(path, any(elsewhere)))
 }
 
@@ -90,13 +90,13 @@ const ELSEWHERE: [&str; 13] = [
 ];
 
 /// The call makes sense, and not here.
-pub async fn elsewhere(request: Request) -> Problem {
+pub async fn elsewhere(request: Request) -> ProblemResponse {
     let detail = format!(
         "a gate does not serve `/v1{}`: it belongs to one datacenter, so ask a manager there (`GET /v1/jobs/{{id}}` here \
          tells in which datacenters a job runs, under the same id)",
         request.uri().path()
     );
-    Problem::new(StatusCode::NOT_FOUND, "not_at_a_gate", detail)
+    ProblemResponse::new(StatusCode::NOT_FOUND, "not_at_a_gate", detail)
 }
 
 /// The description of [`routes_for`] and [`nodes`].

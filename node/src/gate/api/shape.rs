@@ -15,7 +15,7 @@ use onward_core::time::span_ms;
 
 use crate::api::jobs::ledger::shown as entry_shown;
 use crate::api::jobs::shape as of_manager;
-use crate::api::payload::{self, Shown};
+use crate::api::payload::{self, PayloadView};
 
 pub fn job(view: &JobView) -> Job {
     let job = &view.job;
@@ -105,8 +105,8 @@ pub(super) fn datacenter(target: &TargetView) -> JobInDatacenter {
     let end = target.end.as_ref();
     let result = end.and_then(|end| end.result.as_ref());
     let (result, result_base64) = match result.map(|result| payload::show_payload(result, None)) {
-        Some(Shown::Json(json)) => (Some(json.to_owned().into()), None),
-        Some(Shown::Base64(text)) => (None, Some(text)),
+        Some(PayloadView::Json(json)) => (Some(json.to_owned().into()), None),
+        Some(PayloadView::Base64(text)) => (None, Some(text)),
         None => (None, None),
     };
     JobInDatacenter {

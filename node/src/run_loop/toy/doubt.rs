@@ -1,13 +1,13 @@
 //! A log that does not know, and what is left undone meanwhile.
 
-use onward_log::{BatchKey, Blob, BlobReader, OwnedBlob, Row, Snapshot};
+use onward_log::{BatchKey, Blob, BlobReader, LogRow, OwnedBlob, Snapshot};
 
 use super::*;
 
 /// A committer on this log, and how it is told something.
 fn committer(log: &MemoryLog) -> (Committer<ToyHost>, CommitQueue<ToyHost>) {
     let follower = Follower::read(Box::new(log.clone()), Toy::default).expect("it can be read");
-    let Ok(Tried::Leads(term)) = follower.lead() else { panic!("nobody else is there") };
+    let Ok(SeatBid::Leads(term)) = follower.lead() else { panic!("nobody else is there") };
     let host = Arc::new(ToyHost::new(LONG));
     let (committer, queue, _) = Committer::new(term.log, (term.term, term.taken_at), term.last, host);
     (committer, queue)
@@ -114,7 +114,7 @@ fn a_follower_reads_on_from_the_middle_of_a_row() {
 type Change = Box<dyn FnOnce(&mut MemoryLog) + Send>;
 
 /// A log in which something happens between two calls, as another node or another database server makes it.
-struct Interrupted {
+struct InterruptedLog {
     log: MemoryLog,
     /// Called before the call of this number, of those that read rows or chunks.
     at: usize,
@@ -122,7 +122,7 @@ struct Interrupted {
     then: Option<Change>,
 }
 
-impl Interrupted {
+impl InterruptedLog {
     fn over(log: MemoryLog, at: usize, then: impl FnOnce(&mut MemoryLog) + Send + 'static) -> Box<dyn Log> {
         Box::new(Self { log, at, calls: 0, then: Some(Box::new(then)) })
     }
@@ -137,7 +137,7 @@ impl Interrupted {
     }
 }
 
-impl Log for Interrupted {
+impl Log for InterruptedLog {
     fn tail(&mut self) -> Result<Tail, Error> {
         self.log.tail()
     }
@@ -147,23 +147,23 @@ impl Log for Interrupted {
     fn confirm(&mut self, term: Term) -> Result<(), Error> {
         self.log.confirm(term)
     }
-    fn append(&mut self, key: BatchKey, row: Row<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
+    fn append(&mut self, key: BatchKey, row: LogRow<'_>, blobs: &[Blob<'_>]) -> Result<(), Error> {
         self.log.append(key, row, blobs)
     }
     fn read(&mut self, from: Seq, max_events: usize) -> Result<Vec<StoredRow>, Error> {
         self.count();
         self.log.read(from, max_events)
     }
-    fn blob(&mut self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+    fn blob(&mut self, digest: &BlobDigest) -> Result<Option<Vec<u8>>, Error> {
         self.log.blob(digest)
     }
     fn blob_reader(&self) -> BlobReader {
         self.log.blob_reader()
     }
-    fn blobs(&mut self, after: Option<&Digest>, max: usize) -> Result<Vec<Digest>, Error> {
+    fn blobs(&mut self, after: Option<&BlobDigest>, max: usize) -> Result<Vec<BlobDigest>, Error> {
         self.log.blobs(after, max)
     }
-    fn drop_blobs(&mut self, term: Term, digests: &[Digest]) -> Result<(), Error> {
+    fn drop_blobs(&mut self, term: Term, digests: &[BlobDigest]) -> Result<(), Error> {
         self.log.drop_blobs(term, digests)
     }
     fn put_chunk(&mut self, term: Term, covers: Seq, index: u32, chunk: &[u8]) -> Result<(), Error> {
@@ -219,7 +219,7 @@ fn a_history_that_changes_between_two_calls_is_not_mixed_with_the_one_before() {
         let (seen, other) = (log_of(&[&[1], &[2]]), log_of(&[&[1], &[10], &[20]]));
         let mut follower = Follower::read(Box::new(seen.clone()), Toy::default).expect("it can be read");
         follower.seen = Term::new(99);
-        follower.log = Interrupted::over(seen, at, move |log| *log = other);
+        follower.log = InterruptedLog::over(seen, at, move |log| *log = other);
         let caught_up = follower.catch_up();
         let is_whole = caught_up == Ok(CatchUp::Complete) && follower.machine.sum == 3;
         assert!(is_whole || caught_up == Ok(CatchUp::Outdated), "at {at}: {caught_up:?}, {}", follower.machine.sum);
@@ -247,7 +247,7 @@ fn a_snapshot_that_is_replaced_while_it_is_read_is_read_anew() {
             assert!(matches!(run.stop(), TermEnd::Stopped));
             log
         };
-        let interrupted = Interrupted::over(log.clone(), at, move |log| *log = newer);
+        let interrupted = InterruptedLog::over(log.clone(), at, move |log| *log = newer);
         let follower = Follower::read(interrupted, Toy::default).expect("it is read anew");
         assert!([210, 820].contains(&follower.machine.sum), "at {at}: {}", follower.machine.sum);
     }

@@ -13,7 +13,7 @@ use std::time::Instant;
 use onward_core::candidate::{Advice, Candidate, CandidateRule, CandidateStanding, HolderId, SeatSight, WaitReason};
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_postgres::{Database, Member, Seat};
+use onward_postgres::{Database, MemberRow, SeatView};
 
 use super::leader_link::LeaderLink;
 use crate::clock;
@@ -52,7 +52,7 @@ pub(super) struct Membership {
 
 #[derive(Debug, Default)]
 struct Others {
-    members: Vec<Member>,
+    members: Vec<MemberRow>,
     seen_at: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ impl Membership {
     }
 
     /// Says that we live, and looks who else does. False if our name belongs to another.
-    pub(super) fn say(&self) -> Result<bool, onward_log::Error> {
+    pub(super) fn publish_member(&self) -> Result<bool, onward_log::Error> {
         let applied = Seq(self.applied.load(Ordering::Relaxed));
         let reaches_leader = self.reaches_leader.load(Ordering::Relaxed);
         let is_ours = self.database.put_member(&self.log, applied, self.may_lead(), reaches_leader)?;
@@ -99,7 +99,7 @@ impl Membership {
                     continue;
                 }
                 next = Instant::now() + SAY_EVERY;
-                match ours.say() {
+                match ours.publish_member() {
                     Ok(true) => {}
                     Ok(false) => tracing::error!("another manager uses our name; give each a name of its own"),
                     Err(error) => tracing::debug!(%error, "the other managers cannot be told that we live"),
@@ -125,10 +125,10 @@ impl Membership {
     }
 
     /// Managers that live, besides us, by their names.
-    fn living(&self) -> Vec<Member> {
+    fn living(&self) -> Vec<MemberRow> {
         let others = self.others();
         let age = others.seen_at.map_or(Duration::ZERO, |at| at.elapsed());
-        let lives = |member: &&Member| {
+        let lives = |member: &&MemberRow| {
             member.holder != self.database.holder() && member.silent_for + age < GONE_AFTER + SAY_EVERY
         };
         others.members.iter().filter(lives).cloned().collect()
@@ -154,11 +154,11 @@ impl Membership {
 
     fn heir(&self, to: Option<&str>) -> Result<Heir, HandoverError> {
         // It may be the first that anybody hears of a manager that has just started.
-        self.say().map_err(HandoverError::Storage)?;
+        self.publish_member().map_err(HandoverError::Storage)?;
         let living = self.living();
         let me = self.database.name();
         let applied = self.applied.load(Ordering::Relaxed);
-        let why_not = |member: &Member| {
+        let why_not = |member: &MemberRow| {
             let behind = applied.saturating_sub(member.applied.0);
             if !member.is_candidate {
                 Some("it drains, its clock is off the database's, or it is a gate in poor health".to_owned())
@@ -184,7 +184,7 @@ impl Membership {
                 able.max_by_key(|member| member.applied).ok_or(HandoverError::Alone)?
             }
         };
-        let Member { name, address, holder, .. } = chosen.clone();
+        let MemberRow { name, address, holder, .. } = chosen.clone();
         Ok(Heir { holder, leader: LeaderAddress { name, address } })
     }
 
@@ -230,7 +230,7 @@ pub(super) struct DatabaseLeadership {
     candidate: Candidate,
     link: LeaderLink,
     /// The seat as it was last seen.
-    seat: Seat,
+    seat: SeatView,
     waits_because: Option<WaitReason>,
 }
 
@@ -239,11 +239,11 @@ impl DatabaseLeadership {
     pub(super) fn new(membership: Arc<Membership>, earlier: Option<HolderId>) -> std::io::Result<Self> {
         let candidate = Candidate::new(membership.rule, membership.database.holder(), earlier);
         let link = LeaderLink::start()?;
-        Ok(Self { membership, candidate, link, seat: Seat::default(), waits_because: None })
+        Ok(Self { membership, candidate, link, seat: SeatView::default(), waits_because: None })
     }
 
     fn follow(&self) -> SeatLook {
-        let Seat { sight, name, address, .. } = &self.seat;
+        let SeatView { sight, name, address, .. } = &self.seat;
         let is_other = sight.holder.is_some_and(|holder| holder != self.membership.database.holder());
         let leader = name.clone().zip(address.clone()).filter(|_| is_other && sight.handover.is_none());
         // An earlier life of this very node leads no more.
@@ -280,7 +280,7 @@ impl Leadership for DatabaseLeadership {
         }
         let earlier = membership.clock_ahead_ms.swap(self.seat.clock_ahead_ms, Ordering::Relaxed);
         if earlier == CLOCK_UNKNOWN || could_stand != may_stand {
-            match membership.say() {
+            match membership.publish_member() {
                 Ok(_) if could_stand != may_stand => tracing::info!(may_stand, "candidacy"),
                 Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "the other managers cannot be told whether we may lead"),
@@ -316,7 +316,7 @@ impl Leadership for DatabaseLeadership {
         // If the database is lost before the next look, whoever led before is not who is to be asked.
         let holder = Some(self.membership.database.holder());
         let sight = SeatSight { term, holder, handover: None, ..self.seat.sight };
-        self.seat = Seat { sight, name: None, address: None, ..self.seat };
+        self.seat = SeatView { sight, name: None, address: None, ..self.seat };
         self.link.watch(None);
         self.candidate.leads(clock::mono());
     }
@@ -357,13 +357,13 @@ impl Drop for DatabaseLeadership {
 #[cfg(test)]
 mod tests {
     use onward_log::Log as _;
-    use onward_testkit::Postgres;
+    use onward_testkit::PostgresServer;
 
     use super::*;
 
     #[test]
     fn a_leader_that_loses_the_database_does_not_name_its_predecessor() {
-        let server = Postgres::options().fsync().start().unwrap();
+        let server = PostgresServer::options().fsync().start().unwrap();
         let url = server.database().unwrap();
         let node = |name: &str| Database::open(&url).unwrap().reached_at(name, "127.0.0.1:1");
         let take_seat = |database: &Database| {

@@ -94,7 +94,7 @@ impl Storage {
         let is_over = is_leaving.clone();
         let rule = CandidateRule::with_ttl(seat_ttl);
         let membership = Membership::new(database.clone(), &log, rule, is_leaving, reaches_leader);
-        match membership.say() {
+        match membership.publish_member() {
             Ok(true) => {}
             Ok(false) => return Err(StartError::NameTaken { name }),
             Err(error) if may_pass(&error) => {

@@ -18,7 +18,7 @@ use onward_core::ids::{Claim, JobId};
 use onward_log::Error;
 use onward_postgres::{OutputFound, OutputKey, PostgresOutputs};
 
-use crate::outputs::{Index, Kept, OutputRules, OutputStats, OutputStore, Printed, Unwritten};
+use crate::outputs::{Index, OutputRules, OutputStats, OutputStore, OutputTail, OutputWriteError, UnwrittenOutput};
 
 /// The time for which the database is left in peace after a failure.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ struct WriteInDoubt {
 
 impl WriteInDoubt {
     /// Whether the output that is offered begins with the one in doubt, to the byte.
-    fn begins(&self, offered: &Printed) -> bool {
+    fn begins(&self, offered: &UnwrittenOutput) -> bool {
         self.skipped == offered.skipped && self.bytes <= offered.data.len()
     }
 }
@@ -75,7 +75,7 @@ impl OutputTable {
     }
 
     /// Takes off the part of the output that a write in doubt has stored, if it has.
-    fn without_stored_part(&mut self, claim: &Claim, printed: &Printed) -> io::Result<Printed> {
+    fn without_stored_part(&mut self, claim: &Claim, printed: &UnwrittenOutput) -> io::Result<UnwrittenOutput> {
         let Some(doubt) = self.in_doubt.get(claim).copied().filter(|doubt| doubt.begins(printed)) else {
             self.in_doubt.remove(claim);
             return Ok(printed.clone());
@@ -83,7 +83,7 @@ impl OutputTable {
         let written_at_ms = self.ask(|stored| stored.written_at(key(claim)))?;
         self.in_doubt.remove(claim);
         Ok(match written_at_ms == Some(doubt.mark_ms) {
-            true => Printed { skipped: 0, data: printed.data[doubt.bytes..].to_vec() },
+            true => UnwrittenOutput { skipped: 0, data: printed.data[doubt.bytes..].to_vec() },
             false => printed.clone(),
         })
     }
@@ -103,12 +103,18 @@ impl OutputStore for OutputTable {
         Ok(())
     }
 
-    fn write(&mut self, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
+    fn write(&mut self, claim: &Claim, printed: &UnwrittenOutput, now_ms: u64) -> Result<(), OutputWriteError> {
         self.write_under(Term::default(), claim, printed, now_ms)
     }
 
     /// Writes output, but for the part of it that an earlier write has stored, whose answer did not come.
-    fn write_under(&mut self, term: Term, claim: &Claim, printed: &Printed, now_ms: u64) -> Result<(), Unwritten> {
+    fn write_under(
+        &mut self,
+        term: Term,
+        claim: &Claim,
+        printed: &UnwrittenOutput,
+        now_ms: u64,
+    ) -> Result<(), OutputWriteError> {
         let rest = self.without_stored_part(claim, printed).map_err(|error| unwritten(printed.clone(), error))?;
         if rest.data.is_empty() {
             return Ok(());
@@ -133,10 +139,10 @@ impl OutputStore for OutputTable {
     }
 
     /// Reads the output as it is now, not as it was a second ago, unless the database keeps everybody waiting.
-    fn read(&self, claim: &Claim) -> io::Result<Option<Kept>> {
+    fn read(&self, claim: &Claim) -> io::Result<Option<OutputTail>> {
         self.refuse_for(|took| took.min(ASK_AGAIN))?;
         let kept = self.stored.read(key(claim)).map_err(storage_error)?;
-        Ok(kept.map(|(skipped, data)| Kept { skipped, data }))
+        Ok(kept.map(|(skipped, data)| OutputTail { skipped, data }))
     }
 
     fn sweep(&mut self, now_ms: u64, stats: &OutputStats) -> io::Result<()> {
@@ -168,19 +174,19 @@ fn storage_error(error: Error) -> io::Error {
 }
 
 /// Output waits where the database is away; else it is lost.
-fn unwritten(printed: Printed, error: io::Error) -> Unwritten {
+fn unwritten(printed: UnwrittenOutput, error: io::Error) -> OutputWriteError {
     match error.kind() == AWAY {
-        true => Unwritten { lost: 0, later: Some(printed), is_superseded: false, error },
+        true => OutputWriteError { lost: 0, later: Some(printed), is_superseded: false, error },
         false => {
             let lost = printed.skipped.saturating_add(printed.data.len() as u64);
-            Unwritten { lost, later: None, is_superseded: false, error }
+            OutputWriteError { lost, later: None, is_superseded: false, error }
         }
     }
 }
 
-fn superseded(printed: &Printed) -> Unwritten {
+fn superseded(printed: &UnwrittenOutput) -> OutputWriteError {
     let error = io::Error::other("the attempt has printed more where another node led since");
-    Unwritten { lost: printed.data.len() as u64, later: None, is_superseded: true, error }
+    OutputWriteError { lost: printed.data.len() as u64, later: None, is_superseded: true, error }
 }
 
 fn key(claim: &Claim) -> OutputKey {
@@ -194,20 +200,20 @@ fn claim(key: OutputKey) -> Claim {
 #[cfg(test)]
 mod tests {
     use onward_postgres::Database;
-    use onward_testkit::{Postgres, Proxy};
+    use onward_testkit::{FaultProxy, PostgresServer};
 
     use super::*;
 
     /// The stored output after a line whose writing met a fault, and another that was offered with it again.
-    fn stored_after(fault: impl FnOnce(&Proxy)) -> String {
-        let server = Postgres::options().fsync().start().unwrap();
-        let proxy = Proxy::start(server.port()).unwrap();
+    fn stored_after(fault: impl FnOnce(&FaultProxy)) -> String {
+        let server = PostgresServer::options().fsync().start().unwrap();
+        let proxy = FaultProxy::start(server.port()).unwrap();
         let url = server.database().unwrap();
         let behind = url.replace(&format!(":{}/", server.port()), &format!(":{}/", proxy.port()));
         let database = Database::open(&behind).unwrap();
         let mut table = OutputTable::new(database.outputs("east", 1 << 16).unwrap(), OutputRules::default());
         let of = claim(OutputKey { job: 1, workflow: 0, fence: 1 });
-        let again = Printed { skipped: 0, data: b"again ".to_vec() };
+        let again = UnwrittenOutput { skipped: 0, data: b"again ".to_vec() };
         table.write(&of, &again, 1).unwrap();
         fault(&proxy);
         let mut later = table.write(&of, &again, 1).unwrap_err().later.expect("it waits");
@@ -223,13 +229,13 @@ mod tests {
 
     #[test]
     fn output_whose_writing_is_in_doubt_is_stored_once_whether_it_was_written_or_not() {
-        assert_eq!(stored_after(Proxy::lose_next_answer), "again again last", "it was written");
+        assert_eq!(stored_after(FaultProxy::lose_next_answer), "again again last", "it was written");
         assert_eq!(stored_after(|proxy| proxy.refuse(true)), "again again last", "it was not");
     }
 
     #[test]
     fn what_a_former_leader_writes_late_does_not_come_behind_what_its_heir_has_written() {
-        let server = Postgres::options().fsync().start().unwrap();
+        let server = PostgresServer::options().fsync().start().unwrap();
         let url = server.database().unwrap();
         let table = || {
             let outputs = Database::open(&url).unwrap().outputs("east", 1 << 16).unwrap();
@@ -238,7 +244,7 @@ mod tests {
         let (mut former, mut heir) = (table(), table());
         let (of, quiet) =
             (claim(OutputKey { job: 1, workflow: 0, fence: 1 }), claim(OutputKey { job: 2, workflow: 0, fence: 1 }));
-        let printed = |text: &str| Printed { skipped: 0, data: text.as_bytes().to_vec() };
+        let printed = |text: &str| UnwrittenOutput { skipped: 0, data: text.as_bytes().to_vec() };
         let (first, second, third) = (Term::new(1), Term::new(2), Term::new(3));
         former.write_under(first, &of, &printed("one "), 1).unwrap();
         heir.write_under(second, &of, &printed("two "), 2).unwrap();
@@ -257,16 +263,16 @@ mod tests {
 
     #[test]
     fn output_that_cannot_be_read_now_is_told_from_output_that_is_damaged() {
-        let server = Postgres::options().fsync().start().unwrap();
+        let server = PostgresServer::options().fsync().start().unwrap();
         let database = Database::open(&server.database().unwrap()).unwrap();
         let mut table = OutputTable::new(database.outputs("east", 1 << 16).unwrap(), OutputRules::default());
         let of = claim(OutputKey { job: 1, workflow: 0, fence: 1 });
-        table.write(&of, &Printed { skipped: 0, data: b"hello".to_vec() }, 1).unwrap();
+        table.write(&of, &UnwrittenOutput { skipped: 0, data: b"hello".to_vec() }, 1).unwrap();
         assert_eq!(table.read(&of).unwrap().unwrap().data, b"hello");
         server.server().kill();
         assert_eq!(table.read(&of).unwrap_err().kind(), io::ErrorKind::NotConnected);
-        let more = Printed { skipped: 0, data: b"more".to_vec() };
-        let Unwritten { lost, later, error, .. } = table.write(&of, &more, 2).unwrap_err();
+        let more = UnwrittenOutput { skipped: 0, data: b"more".to_vec() };
+        let OutputWriteError { lost, later, error, .. } = table.write(&of, &more, 2).unwrap_err();
         assert_eq!((lost, later, error.kind()), (0, Some(more), io::ErrorKind::NotConnected));
         assert_eq!(storage_error(Error::Corrupt { what: "a hole".into() }).kind(), io::ErrorKind::Other);
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use onward_core::schedule::RecordKind;
 use onward_core::time::Wall;
 
-use crate::input::Input;
+use crate::input::ReadinessInput;
 use crate::supervisor::Supervisor;
 
 /// Records that this process has written since it started, and the next due instant that it knows.
@@ -19,10 +19,10 @@ pub(super) struct Figures {
     next_due_ms: AtomicU64,
 }
 
-type Read = fn(&Figures) -> Option<f64>;
+type FigureReader = fn(&Figures) -> Option<f64>;
 
 /// By the names that they have behind the job's.
-const ALL: [(&str, Read); 4] = [
+const ALL: [(&str, FigureReader); 4] = [
     ("fired", |figures| Some(figures.fired.load(Relaxed) as f64)),
     ("skipped", |figures| Some(figures.skipped.load(Relaxed) as f64)),
     ("missed", |figures| Some(figures.missed.load(Relaxed) as f64)),
@@ -56,10 +56,10 @@ impl Figures {
 struct Figure {
     name: String,
     figures: Arc<Figures>,
-    read: Read,
+    read: FigureReader,
 }
 
-impl Input for Figure {
+impl ReadinessInput for Figure {
     fn name(&self) -> &str {
         &self.name
     }

@@ -5,17 +5,17 @@
 
 use std::collections::VecDeque;
 
-use onward_core::schedule::{MAX_WAITING, Passed, Reason};
+use onward_core::schedule::{MAX_WAITING, PassedInstants, RecordReason};
 use onward_core::time::Wall;
 
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct InstantQueue {
     waiting: VecDeque<Wall>,
     /// Instants that had come by then, and do not wait, found no place.
     full_until: Option<Wall>,
 }
 
-impl Queue {
+impl InstantQueue {
     /// Gives places to instants that have come by `now`, as far as there are some.
     pub(super) fn admit(&mut self, due: &[Wall], now: Wall, starts_at: impl Fn(Wall) -> Wall) {
         self.forget_decided(due);
@@ -36,11 +36,11 @@ impl Queue {
     }
 
     /// The first of `due`, up to one that waits, if they found no place.
-    pub(super) fn refused(&self, due: &[Wall], starts_at: impl Fn(Wall) -> Wall) -> Option<Passed> {
+    pub(super) fn refused(&self, due: &[Wall], starts_at: impl Fn(Wall) -> Wall) -> Option<PassedInstants> {
         let is_refused = |one: &&Wall| !self.waiting.contains(one) && self.is_refused(starts_at(**one));
         let refused = &due[..due.iter().take_while(is_refused).count()];
         let (first, last) = (*refused.first()?, *refused.last()?);
-        Some(Passed { reason: Reason::QueueFull, first, last, count: refused.len() as u64 })
+        Some(PassedInstants { reason: RecordReason::QueueFull, first, last, count: refused.len() as u64 })
     }
 
     /// The first of `due`, if it is its turn.
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn who_finds_no_place_is_refused_when_those_before_have_had_their_turn() {
-        let (mut queue, places) = (Queue::default(), MAX_WAITING as u64);
+        let (mut queue, places) = (InstantQueue::default(), MAX_WAITING as u64);
         let at = |second: u64| Wall::from_ms(second * 1_000);
         let same = |due| due;
         queue.admit(&seconds(1..=places + 10), at(places + 10), same);
@@ -83,7 +83,7 @@ mod tests {
         }
         let passed = |first, last| {
             let (first, last, count) = (at(first), at(last), last - first + 1);
-            Some(Passed { reason: Reason::QueueFull, first, last, count })
+            Some(PassedInstants { reason: RecordReason::QueueFull, first, last, count })
         };
         assert_eq!(queue.refused(&seconds(places + 1..=places + 12), same), passed(places + 1, places + 10));
         assert_eq!(queue.refused(&seconds(places + 11..=places + 12), same), None);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn what_another_process_has_decided_keeps_nobody_waiting() {
-        let mut queue = Queue::default();
+        let mut queue = InstantQueue::default();
         queue.admit(&seconds(1..=5), Wall::from_ms(5_000), |due| due);
         assert_eq!(queue.take(&seconds(3..=5)), Some(Wall::from_ms(3_000)));
     }

@@ -7,14 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use onward_core::backoff::Backoff;
-use onward_core::schedule::{DUE_PER_LOT, Decision, Overlap, Passed, Reason, RecordKind, Situation, decide, take_lot};
+use onward_core::schedule::{
+    DUE_PER_LOT, InstantDecision, Overlap, PassedInstants, RecordKind, RecordReason, ScheduleSituation, decide,
+    take_lot,
+};
 use onward_core::time::{Wall, span_ms};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
-use super::queue::Queue;
+use super::queue::InstantQueue;
 use super::{CLAIM_MARGIN, Job, JobRun, LOOK_AGAIN};
-use crate::schedule::store::{EndedRun, Entry, JobRecords, OpenRun, RunEnd, StoreError};
+use crate::schedule::store::{EndedRun, JobRecords, OpenRun, RunEnd, ScheduleEntry, StoreError};
 use crate::turn::{Outcome, Reporter};
 
 /// A store that has not answered by then is away. The stores of this crate say so earlier.
@@ -32,18 +35,18 @@ pub(super) struct Runs {
     /// Instants whose runs are under way here, or have ended without the store knowing it, with their tasks.
     own: Vec<(Wall, tokio::task::Id)>,
     /// Runs that have ended here, and of which the store does not know it yet.
-    ended: Vec<Ended>,
+    ended: Vec<LocalRunEnd>,
     /// Instants whose runs have ended, here or elsewhere, and are in the account. `None` before the store was asked, and
     /// while it is away.
     told: Option<Vec<Wall>>,
-    queue: Queue,
+    queue: InstantQueue,
     /// Questions in a row that the store did not answer.
     refusals: u32,
     draws: RandomState,
 }
 
 /// A run that has ended here.
-struct Ended {
+struct LocalRunEnd {
     due: Wall,
     /// The code of a failure, and the reason for people.
     result: Result<(), (&'static str, String)>,
@@ -58,7 +61,7 @@ impl Runs {
             own: Vec::new(),
             ended: Vec::new(),
             told: None,
-            queue: Queue::default(),
+            queue: InstantQueue::default(),
             refusals: 0,
             draws: RandomState::new(),
         }
@@ -159,9 +162,9 @@ impl Runs {
         next.min(now).since(success.unwrap_or(before))
     }
 
-    fn situation<'a>(&self, due: &'a [Wall], is_all: bool, open: usize, now: Wall) -> Situation<'a> {
+    fn situation<'a>(&self, due: &'a [Wall], is_all: bool, open: usize, now: Wall) -> ScheduleSituation<'a> {
         let job = &self.job;
-        Situation {
+        ScheduleSituation {
             now,
             due,
             is_all,
@@ -177,36 +180,36 @@ impl Runs {
 
     /// Decides about due instants. One that comes while a run is under way waits, in order, until that run has ended, if
     /// there is a place for it.
-    fn decide_queued(&mut self, due: &[Wall], is_all: bool, open: usize, now: Wall) -> Vec<Decision> {
+    fn decide_queued(&mut self, due: &[Wall], is_all: bool, open: usize, now: Wall) -> Vec<InstantDecision> {
         let job = Arc::clone(&self.job);
         let starts_at = |due| job.starts_at(due);
         if open > 0 || !self.queue.is_empty() {
             self.queue.admit(due, now, starts_at);
         }
         if let Some(passed) = self.queue.refused(due, starts_at) {
-            return vec![Decision::Pass(passed)];
+            return vec![InstantDecision::Pass(passed)];
         }
         if open > 0 {
             return Vec::new();
         }
         match self.queue.take(due) {
-            Some(first) => vec![Decision::Fire { due: first, reason: Reason::Queued }],
+            Some(first) => vec![InstantDecision::Fire { due: first, reason: RecordReason::Queued }],
             None => {
                 let situation = self.situation(due, is_all, open, now);
-                let waits = |decision: &Decision| matches!(decision, Decision::Wait { .. });
+                let waits = |decision: &InstantDecision| matches!(decision, InstantDecision::Wait { .. });
                 decide(&situation).into_iter().take_while(|decision| !waits(decision)).collect()
             }
         }
     }
 
-    async fn carry_out(&mut self, after: Wall, decisions: Vec<Decision>, now: Wall) -> Result<(), StoreError> {
+    async fn carry_out(&mut self, after: Wall, decisions: Vec<InstantDecision>, now: Wall) -> Result<(), StoreError> {
         let claimed_until = now + self.job.longest_run + CLAIM_MARGIN;
-        let entries: Vec<Entry> = decisions
+        let entries: Vec<ScheduleEntry> = decisions
             .iter()
             .filter_map(|decision| match *decision {
-                Decision::Fire { due, reason } => Some(Entry::Fired { due, reason, claimed_until }),
-                Decision::Pass(passed) => Some(Entry::Passed(passed)),
-                Decision::Wait { .. } => None,
+                InstantDecision::Fire { due, reason } => Some(ScheduleEntry::Fired { due, reason, claimed_until }),
+                InstantDecision::Pass(passed) => Some(ScheduleEntry::Passed(passed)),
+                InstantDecision::Wait { .. } => None,
             })
             .collect();
         if !answered(self.job.store.add(&self.job.name, after, entries.clone())).await? {
@@ -215,17 +218,17 @@ impl Runs {
         }
         for entry in entries {
             match entry {
-                Entry::Fired { due, .. } => {
+                ScheduleEntry::Fired { due, .. } => {
                     self.job.figures.add(RecordKind::Fired, 1);
                     self.start(due);
                 }
-                Entry::Passed(passed) => self.report_passed(&passed),
+                ScheduleEntry::Passed(passed) => self.report_passed(&passed),
             }
         }
         Ok(())
     }
 
-    fn report_passed(&self, passed: &Passed) {
+    fn report_passed(&self, passed: &PassedInstants) {
         let (job, kind, reason, count) = (&self.job.name, passed.reason.kind(), passed.reason.code(), passed.count);
         tracing::warn!(job, record = kind.word(), reason, count, "due instants without a run");
         self.job.figures.add(kind, count);
@@ -301,18 +304,18 @@ impl Runs {
 
     fn note_end(&mut self, ended: Result<(Wall, Result<(), String>), JoinError>) {
         self.ended.push(match ended {
-            Ok((due, result)) => Ended { due, result: result.map_err(|why| ("failed", why)) },
+            Ok((due, result)) => LocalRunEnd { due, result: result.map_err(|why| ("failed", why)) },
             Err(error) => {
                 let run = self.own.iter().find(|(_, task)| *task == error.id());
                 let (due, _) = *run.expect("a task is noted when it is started");
-                Ended { due, result: Err(("panicked", error.to_string())) }
+                LocalRunEnd { due, result: Err(("panicked", error.to_string())) }
             }
         });
     }
 
     /// Writes down what has ended, and then counts it: until then the store, and so the job, is in trouble.
     async fn save_ends(&mut self) -> Result<(), StoreError> {
-        while let Some(Ended { due, result }) = self.ended.first() {
+        while let Some(LocalRunEnd { due, result }) = self.ended.first() {
             let (due, end) = (*due, if result.is_ok() { RunEnd::Succeeded } else { RunEnd::Failed });
             answered(self.job.store.end(&self.job.name, due, end)).await?;
             match self.ended.remove(0).result {

@@ -6,12 +6,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use onward_core::health::{LoopReason, LoopState};
-use onward_core::schedule::{DUE_PER_LOT, Reason};
+use onward_core::schedule::{DUE_PER_LOT, RecordReason};
 
 use super::*;
 use crate::board::LoopReport;
 use crate::schedule::FileStore;
-use crate::schedule::store::{Entry, JobRecords, OpenRun, RunEnd, ScheduleStore, StoreError};
+use crate::schedule::store::{JobRecords, OpenRun, RunEnd, ScheduleEntry, ScheduleStore, StoreError};
 use crate::supervisor::Stopper;
 
 const START_MS: u64 = 1_800_000_000_000;
@@ -23,10 +23,10 @@ fn wall() -> impl Fn() -> Wall + Send + Sync + Clone + 'static {
     move || Wall::from_ms(START_MS) + origin.elapsed()
 }
 
-type Seen = Arc<Mutex<Vec<u64>>>;
+type RunList = Arc<Mutex<Vec<u64>>>;
 
 /// Seconds from the start of the instants that were run, and a job that notes them.
-fn noting(seen: &Seen, name: &str, interval: Duration) -> Job {
+fn noting(seen: &RunList, name: &str, interval: Duration) -> Job {
     let seen = Arc::clone(seen);
     let work = move |run: JobRun| {
         seen.lock().unwrap().push((run.due.as_ms() - START_MS) / 1_000);
@@ -35,7 +35,7 @@ fn noting(seen: &Seen, name: &str, interval: Duration) -> Job {
     Job::every(name, interval, work).unwrap()
 }
 
-fn serve(job: Job) -> (crate::Health, Stopper, tokio::task::JoinHandle<()>) {
+fn serve(job: Job) -> (crate::HealthHandle, Stopper, tokio::task::JoinHandle<()>) {
     let service = Supervisor::new("test")
         .without_signals()
         .executor_lag(Duration::from_secs(3_600))
@@ -51,13 +51,13 @@ async fn stop(stopper: &Stopper, serving: tokio::task::JoinHandle<()>) {
     serving.await.unwrap();
 }
 
-fn of_job(health: &crate::Health) -> LoopReport {
+fn of_job(health: &crate::HealthHandle) -> LoopReport {
     health.report().loops[0].clone()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_job_runs_at_its_instants_and_is_fresh_by_its_period() {
-    let (seen, now) = (Seen::default(), wall());
+    let (seen, now) = (RunList::default(), wall());
     let job = noting(&seen, "tick", Duration::from_secs(600)).critical().clock(now);
     assert_eq!(job.freshness(), Duration::from_secs(600 + 3_600 + 120));
     let (health, stopper, serving) = serve(job);
@@ -126,7 +126,7 @@ async fn overlaps_are_skipped_queued_or_allowed() {
         (Overlap::Queue, &[60, 120, 180, 240]),
         (Overlap::Allow, &[60, 120, 180, 240, 300, 360]),
     ] {
-        let seen = Seen::default();
+        let seen = RunList::default();
         let noted = Arc::clone(&seen);
         let work = move |run: JobRun| {
             noted.lock().unwrap().push((run.due.as_ms() - START_MS) / 1_000);
@@ -160,7 +160,7 @@ impl ScheduleStore for DistantStore {
         answer
     }
 
-    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn add(&self, job: &str, after: Wall, entries: Vec<ScheduleEntry>) -> Result<bool, StoreError> {
         Self::travel().await;
         ScheduleStore::add(&self.0, job, after, entries).await
     }
@@ -179,7 +179,7 @@ impl ScheduleStore for DistantStore {
 /// Which of several processes fires is chance; that one does is not.
 #[tokio::test(start_paused = true)]
 async fn of_several_replicas_one_fires() {
-    let (seen, now, store) = (Seen::default(), wall(), DistantStore(MemoryStore::new()));
+    let (seen, now, store) = (RunList::default(), wall(), DistantStore(MemoryStore::new()));
     let job = || noting(&seen, "tick", Duration::from_secs(60)).critical().clock(now.clone()).store(store.clone());
     let replicas: Vec<_> = (0..5).map(|_| serve(job())).collect();
     tokio::time::sleep(Duration::from_secs(601)).await;
@@ -225,7 +225,7 @@ async fn replicas_that_do_not_fire_are_as_ready_as_the_one_that_does() {
 /// A probe of the start would otherwise kill it for ever: it is due once a day.
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_not_due_yet_is_ready() {
-    let job = noting(&Seen::default(), "report", DAY).critical().clock(wall());
+    let job = noting(&RunList::default(), "report", DAY).critical().clock(wall());
     let (health, stopper, serving) = serve(job);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let report = health.report();
@@ -275,7 +275,7 @@ async fn a_weekly_job_on_a_process_that_is_restarted_every_day_still_runs() {
     const DAY: u64 = 86_400;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("schedules.json");
-    let (seen, now) = (Seen::default(), wall());
+    let (seen, now) = (RunList::default(), wall());
     for _ in 0..29 {
         let store = FileStore::open(&path).unwrap();
         let job = noting(&seen, "weekly", Duration::from_secs(7 * DAY)).critical().clock(now.clone()).store(store);
@@ -293,7 +293,7 @@ async fn a_weekly_job_on_a_process_that_is_restarted_every_day_still_runs() {
 async fn a_run_that_was_interrupted_begins_again_and_what_was_missed_is_caught_up() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("schedules.json");
-    let (seen, now) = (Seen::default(), wall());
+    let (seen, now) = (RunList::default(), wall());
     let noted = Arc::clone(&seen);
     let hang = move |run: JobRun| {
         noted.lock().unwrap().push((run.due.as_ms() - START_MS) / 1_000);
@@ -343,7 +343,7 @@ async fn a_jitter_as_long_as_the_period_is_refused() {
     let minute = Duration::from_secs(60);
     for (jitter, problems) in [(Duration::from_secs(59), 0), (minute, 1)] {
         let service = Supervisor::new("test");
-        service.add(noting(&Seen::default(), "tick", minute).critical().clock(wall()).jitter(jitter));
+        service.add(noting(&RunList::default(), "tick", minute).critical().clock(wall()).jitter(jitter));
         let found = service.check().err();
         let found: Vec<&str> = found.iter().flat_map(|error| error.problems()).collect();
         assert_eq!(found.len(), problems, "{found:?}");
@@ -353,7 +353,7 @@ async fn a_jitter_as_long_as_the_period_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_the_run_under_way() {
-    let seen = Seen::default();
+    let seen = RunList::default();
     let noted = Arc::clone(&seen);
     let work = move |run: JobRun| {
         let noted = Arc::clone(&noted);
@@ -375,10 +375,10 @@ async fn a_stop_waits_for_the_run_under_way() {
 /// Nothing fails here, and nothing is ever done: another process began a run, and does not end it.
 #[tokio::test(start_paused = true)]
 async fn a_critical_job_that_never_ran_is_not_ready_once_its_time_is_over() {
-    let (seen, now, store) = (Seen::default(), wall(), MemoryStore::new());
+    let (seen, now, store) = (RunList::default(), wall(), MemoryStore::new());
     ScheduleStore::open(&store, "tick", Wall::from_ms(START_MS - 1)).await.unwrap();
     let claimed_until = Wall::from_ms(u64::MAX / 2);
-    let entry = Entry::Fired { due: Wall::from_ms(START_MS), reason: Reason::OnTime, claimed_until };
+    let entry = ScheduleEntry::Fired { due: Wall::from_ms(START_MS), reason: RecordReason::OnTime, claimed_until };
     ScheduleStore::add(&store, "tick", Wall::from_ms(START_MS - 1), vec![entry]).await.unwrap();
     let (again, kept) = (now.clone(), store.clone());
     let job = noting(&seen, "tick", Duration::from_secs(60)).critical().clock(now).store(store);

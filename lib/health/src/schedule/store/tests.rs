@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use onward_core::schedule::RECORDS_KEPT;
-use onward_testkit::Postgres;
+use onward_testkit::PostgresServer;
 use tempfile::TempDir;
 
 use super::*;
@@ -41,7 +41,7 @@ impl World {
     }
 
     async fn postgres() -> Self {
-        let url = Postgres::shared().database().unwrap();
+        let url = PostgresServer::shared().database().unwrap();
         let opening = (0..3).map(|_| {
             let url = url.clone();
             tokio::spawn(async move { PostgresStore::open(&url).await.unwrap() })
@@ -77,12 +77,12 @@ fn at(ms: u64) -> Wall {
     Wall::from_ms(ms)
 }
 
-fn fired(due: u64, until: u64) -> Entry {
-    Entry::Fired { due: at(due), reason: Reason::OnTime, claimed_until: at(until) }
+fn fired(due: u64, until: u64) -> ScheduleEntry {
+    ScheduleEntry::Fired { due: at(due), reason: RecordReason::OnTime, claimed_until: at(until) }
 }
 
-fn missed(first: u64, last: u64, count: u64) -> Entry {
-    Entry::Passed(Passed { reason: Reason::Superseded, first: at(first), last: at(last), count })
+fn missed(first: u64, last: u64, count: u64) -> ScheduleEntry {
+    ScheduleEntry::Passed(PassedInstants { reason: RecordReason::Superseded, first: at(first), last: at(last), count })
 }
 
 fn open(due: u64, until: u64) -> OpenRun {
@@ -210,7 +210,7 @@ async fn however_many_records_there_were_open_runs_are_known(world: World) {
     world.store().add("j", at(0), vec![fired(1, 20)]).await.unwrap();
     let mut horizon = 1;
     for _ in 0..20 {
-        let lot: Vec<Entry> = (1..=50).map(|n| missed(horizon + n, horizon + n, 1)).collect();
+        let lot: Vec<ScheduleEntry> = (1..=50).map(|n| missed(horizon + n, horizon + n, 1)).collect();
         assert!(world.store().add("j", at(horizon), lot).await.unwrap());
         horizon += 50;
     }
@@ -224,7 +224,7 @@ async fn tables_hold_the_newest_records_and_what_became_of_them() {
     let path = folder.path().join("schedules.db");
     let sqlite = SqliteStore::open(&path).await.unwrap();
     let in_sqlite = rusqlite::Connection::open(&path).unwrap();
-    let url = Postgres::shared().database().unwrap();
+    let url = PostgresServer::shared().database().unwrap();
     let postgres = PostgresStore::open(&url).await.unwrap();
     let (in_postgres, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -236,10 +236,10 @@ async fn tables_hold_the_newest_records_and_what_became_of_them() {
     }
     let read = "SELECT due_ms, last_due_ms, count, record, reason, claimed_until_ms, outcome
         FROM onward_schedule_records ORDER BY due_ms";
-    type Read = (i64, i64, i64, String, String, Option<i64>, Option<String>);
+    type ReadResult = (i64, i64, i64, String, String, Option<i64>, Option<String>);
     let words = |record: &str, reason: &str| (record.to_owned(), reason.to_owned());
     let (gone, ran) = (words("missed", "superseded"), words("fired", "on_time"));
-    let expected: [Read; 3] = [
+    let expected: [ReadResult; 3] = [
         (10, 30, 3, gone.0, gone.1, None, None),
         (40, 40, 1, ran.0.clone(), ran.1.clone(), None, Some("failed".into())),
         (50, 50, 1, ran.0, ran.1, Some(90), None),
@@ -248,11 +248,11 @@ async fn tables_hold_the_newest_records_and_what_became_of_them() {
     let found = found.query_map([], |row| {
         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?))
     });
-    assert_eq!(found.unwrap().collect::<Result<Vec<Read>, _>>().unwrap(), expected);
+    assert_eq!(found.unwrap().collect::<Result<Vec<ReadResult>, _>>().unwrap(), expected);
     let found = in_postgres.query(read, &[]).await.unwrap();
     let found =
         found.iter().map(|row| (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4), row.get(5), row.get(6)));
-    assert_eq!(found.collect::<Vec<Read>>(), expected);
+    assert_eq!(found.collect::<Vec<ReadResult>>(), expected);
     for store in stores {
         for n in 50..=50 + 2 * RECORDS_KEPT as u64 {
             assert!(store.add("j", at(n), vec![missed(n + 1, n + 1, 1)]).await.unwrap());
@@ -277,7 +277,7 @@ async fn what_cannot_be_opened_is_said() {
     assert!(error.contains("write postgres://user@host/database") && !error.contains("secret"), "{error}");
     let error = SqliteStore::open("/proc/none/schedules.db").await.unwrap_err().to_string();
     assert!(error.starts_with("the store of schedules: cannot open /proc/none/schedules.db: "), "{error}");
-    let url = Postgres::shared().database().unwrap();
+    let url = PostgresServer::shared().database().unwrap();
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client

@@ -1,28 +1,28 @@
 //! What a supervisor sees of a loop whose handlers take long, and whose dependency or mailbox is away.
 
-use onward_health::{Health, Stopper};
+use onward_health::{HealthHandle, Stopper};
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::mailbox::MailboxError;
 
-struct Served {
-    health: Health,
+struct ServedMessage {
+    health: HealthHandle,
     stopper: Stopper,
     running: JoinHandle<()>,
 }
 
-fn serve(one: MessageLoop) -> Served {
+fn serve(one: MessageLoop) -> ServedMessage {
     // The machine's time says nothing here: ours is injected.
     let service = Supervisor::new("shop").without_signals().executor_lag(secs(86_400)).shutdown_within(secs(86_400));
     service.add(one.named("orders").critical());
     let (health, stopper) = (service.health(), service.stopper());
-    Served { health, stopper, running: tokio::spawn(async move { service.run().await.unwrap() }) }
+    ServedMessage { health, stopper, running: tokio::spawn(async move { service.run().await.unwrap() }) }
 }
 
-impl Served {
+impl ServedMessage {
     /// Asks the probes every second for so long.
-    async fn probe(&self, span: Duration, looks_well: impl Fn(&onward_health::Report) -> Result<(), String>) {
+    async fn probe(&self, span: Duration, looks_well: impl Fn(&onward_health::ProcessReport) -> Result<(), String>) {
         let began = Instant::now();
         while began.elapsed() < span {
             sleep(secs(1)).await;
@@ -37,11 +37,11 @@ impl Served {
     }
 }
 
-fn live(report: &onward_health::Report) -> Result<(), String> {
+fn live(report: &onward_health::ProcessReport) -> Result<(), String> {
     report.why_not_live().map_or(Ok(()), Err)
 }
 
-fn live_and_ready(report: &onward_health::Report) -> Result<(), String> {
+fn live_and_ready(report: &onward_health::ProcessReport) -> Result<(), String> {
     report.why_not_ready().map_or(Ok(()), Err)
 }
 
@@ -87,7 +87,7 @@ async fn an_outage_of_ten_minutes_leaves_the_loop_live() {
         });
         let served = serve(one);
         served.probe(secs(10), live).await;
-        let away = |report: &onward_health::Report| {
+        let away = |report: &onward_health::ProcessReport| {
             live(report)?;
             if report.ready { Err("it is ready".into()) } else { Ok(()) }
         };

@@ -52,11 +52,11 @@ fn one_beat_is_in_flight_at_most() {
 fn the_interval_is_a_third_of_a_short_lease() {
     let mut bench = Bench::talking();
     let short = Assignment { lease: ms(300), ..assignment(claim(1)) };
-    bench.heard(0, Heard::Assign(short));
+    bench.heard(0, ManagerMessage::Assign(short));
     bench.say(0, plain());
     bench.heard(
         1,
-        Heard::BeatAnswer {
+        ManagerMessage::BeatAnswer {
             claim: claim(1),
             answer: Ok(BeatAccepted { lease_remaining: ms(300), cancel: false, quiet: None }),
         },
@@ -100,7 +100,7 @@ fn an_answer_that_grants_less_never_shrinks_the_lease() {
     let mut bench = Bench::running();
     bench.say(0, plain());
     let answer = Ok(BeatAccepted { lease_remaining: ms(5), cancel: false, quiet: None });
-    assert_eq!(bench.heard(1, Heard::BeatAnswer { claim: claim(1), answer }), [lease_until(30_000)]);
+    assert_eq!(bench.heard(1, ManagerMessage::BeatAnswer { claim: claim(1), answer }), [lease_until(30_000)]);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_handler_that_is_to_continue_is_stopped_by_a_cancel_and_not_by_the_word_that
     ] {
         for policy in [LostPolicy::Cancel, LostPolicy::Continue] {
             let mut bench = Bench::running_with(|config| config.on_lost = policy);
-            let told = bench.heard(1, Heard::Cancel { claim: claim(1), why });
+            let told = bench.heard(1, ManagerMessage::Cancel { claim: claim(1), why });
             if stops || policy == LostPolicy::Cancel {
                 assert_eq!(told, [cancel(why)], "{why:?} under {policy:?}");
                 continue;
@@ -149,7 +149,7 @@ fn a_handler_that_stopped_for_a_lost_lease_has_failed_as_an_expiry_counts() {
     bench.until(30_000);
     match &bench.finish(30_001, HandlerOutcome::Stopped)[..] {
         [Effect::Send(FromWorker::Settle(list))] => {
-            assert!(matches!(list[0].report, Report::Fail { retryable: true, delay: None, .. }), "{list:?}");
+            assert!(matches!(list[0].report, EndReport::Fail { retryable: true, delay: None, .. }), "{list:?}");
         }
         other => panic!("{other:?}"),
     }

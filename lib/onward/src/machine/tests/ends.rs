@@ -11,7 +11,7 @@ fn the_last_words_go_before_the_end_and_a_checkpoint_apart() {
     let told = bench.finish(3, HandlerOutcome::Failed { error: "no".into(), retryable: true, delay: Some(secs(2)) });
     let first = Beat { total: Some(100), note: Some("nearly".into()), ..Beat::progress(claim(1), 99) };
     let second = Beat { checkpoint: Some(b"c"[..].into()), ..Beat::plain(claim(1)) };
-    let report = Report::Fail { error: "no".into(), retryable: true, delay: Some(secs(2)) };
+    let report = EndReport::Fail { error: "no".into(), retryable: true, delay: Some(secs(2)) };
     assert_eq!(told, [beats([first, second]), settle(report)]);
     assert_eq!(bench.until(120_000), [], "an attempt that has ended renews and loses nothing");
 }
@@ -116,7 +116,7 @@ fn a_report_that_is_too_long_becomes_a_failure_that_says_so() {
             bench.finish(0, end.clone());
             let told = bench.settled(1, Err(refused(kind)));
             match failed(told.last().unwrap().clone()) {
-                Report::Fail { error, retryable: is, .. } => {
+                EndReport::Fail { error, retryable: is, .. } => {
                     assert!(error.ends_with(": no"), "{error}");
                     assert_eq!(is, retryable);
                 }
@@ -130,7 +130,7 @@ fn a_report_that_is_too_long_becomes_a_failure_that_says_so() {
     let mut bench = Bench::running();
     bench.finish(0, HandlerOutcome::Released { delay: Some(Duration::MAX) });
     let told = bench.settled(1, Err(refused(RefusalKind::Invalid)));
-    assert_eq!(failed(told.last().unwrap().clone()), Report::Release { delay: None });
+    assert_eq!(failed(told.last().unwrap().clone()), EndReport::Release { delay: None });
 }
 
 #[test]
@@ -138,12 +138,12 @@ fn a_cancel_is_passed_on_once_and_what_comes_of_it_is_told() {
     for (end, told) in [
         (HandlerOutcome::Stopped, ended(1)),
         (HandlerOutcome::Succeeded(result()), settle(success())),
-        (HandlerOutcome::Released { delay: None }, settle(Report::Release { delay: None })),
+        (HandlerOutcome::Released { delay: None }, settle(EndReport::Release { delay: None })),
     ] {
         let mut bench = Bench::running();
         let why = CancelWhy::TimedOut;
-        assert_eq!(bench.heard(1, Heard::Cancel { claim: claim(1), why }), [cancel(why)]);
-        assert_eq!(bench.heard(2, Heard::Cancel { claim: claim(1), why }), []);
+        assert_eq!(bench.heard(1, ManagerMessage::Cancel { claim: claim(1), why }), [cancel(why)]);
+        assert_eq!(bench.heard(2, ManagerMessage::Cancel { claim: claim(1), why }), []);
         assert_eq!(bench.finish(3, end), [told]);
     }
 }
@@ -153,7 +153,7 @@ fn a_cancel_also_comes_with_the_answer_to_a_beat() {
     let mut bench = Bench::running();
     bench.say(0, plain());
     let answer = Ok(BeatAccepted { lease_remaining: secs(10), cancel: true, quiet: None });
-    let told = bench.heard(1, Heard::BeatAnswer { claim: claim(1), answer });
+    let told = bench.heard(1, ManagerMessage::BeatAnswer { claim: claim(1), answer });
     assert_eq!(told, [lease_until(30_000), cancel(CancelWhy::Asked)]);
     assert_eq!(bench.finish(2, HandlerOutcome::Stopped), [ended(1)]);
 }
@@ -161,9 +161,9 @@ fn a_cancel_also_comes_with_the_answer_to_a_beat() {
 #[test]
 fn a_cancel_of_what_is_not_held_is_answered_by_that_it_has_ended() {
     let mut bench = Bench::running();
-    assert_eq!(bench.heard(1, Heard::Cancel { claim: claim(2), why: CancelWhy::Stale }), [ended(2)]);
+    assert_eq!(bench.heard(1, ManagerMessage::Cancel { claim: claim(2), why: CancelWhy::Stale }), [ended(2)]);
     bench.finish(2, HandlerOutcome::Succeeded(result()));
-    let told = bench.heard(3, Heard::Cancel { claim: claim(1), why: CancelWhy::Stale });
+    let told = bench.heard(3, ManagerMessage::Cancel { claim: claim(1), why: CancelWhy::Stale });
     assert_eq!(told, [], "the answer to its report says what became of it");
 }
 
@@ -171,14 +171,14 @@ fn a_cancel_of_what_is_not_held_is_answered_by_that_it_has_ended() {
 fn a_cancel_after_the_lease_was_lost_makes_the_stop_an_end() {
     let mut bench = Bench::running();
     bench.until(30_000);
-    assert_eq!(bench.heard(30_001, Heard::Cancel { claim: claim(1), why: CancelWhy::LeaseExpired }), []);
+    assert_eq!(bench.heard(30_001, ManagerMessage::Cancel { claim: claim(1), why: CancelWhy::LeaseExpired }), []);
     assert_eq!(bench.finish(30_002, HandlerOutcome::Stopped), [ended(1)]);
 }
 
 #[test]
 fn what_stopped_without_a_session_is_no_longer_held() {
     let mut bench = Bench::running();
-    bench.heard(1, Heard::Cancel { claim: claim(1), why: CancelWhy::Asked });
+    bench.heard(1, ManagerMessage::Cancel { claim: claim(1), why: CancelWhy::Asked });
     bench.at(2, Input::Disconnected);
     assert_eq!(bench.finish(3, HandlerOutcome::Stopped), []);
     assert_eq!(bench.machine.holding(), 0);
@@ -187,15 +187,15 @@ fn what_stopped_without_a_session_is_no_longer_held() {
 #[test]
 fn a_handler_that_gives_up_uncalled_gives_back() {
     let mut bench = Bench::running();
-    assert_eq!(bench.finish(1, HandlerOutcome::Stopped), [settle(Report::Release { delay: None })]);
+    assert_eq!(bench.finish(1, HandlerOutcome::Stopped), [settle(EndReport::Release { delay: None })]);
 }
 
 #[test]
 fn an_assignment_is_taken_once_and_one_without_a_lease_not_at_all() {
     let mut bench = Bench::running();
-    assert_eq!(bench.heard(1, Heard::Assign(assignment(claim(1)))), []);
+    assert_eq!(bench.heard(1, ManagerMessage::Assign(assignment(claim(1)))), []);
     let none = Assignment { lease: Duration::ZERO, ..assignment(claim(2)) };
-    assert_eq!(bench.heard(1, Heard::Assign(none)), [ended(2)]);
+    assert_eq!(bench.heard(1, ManagerMessage::Assign(none)), [ended(2)]);
     assert_eq!(bench.machine.holding(), 1);
 }
 
@@ -214,8 +214,8 @@ fn extensions_are_asked_for_and_answered() {
         }
         other => panic!("{other:?}"),
     }
-    let granted = Granted { extension: secs(30), remaining: secs(50), remaining_extensions: 4 };
-    let heard = Heard::ExtensionAnswer {
+    let granted = ExtensionGrant { extension: secs(30), remaining: secs(50), remaining_extensions: 4 };
+    let heard = ManagerMessage::ExtensionAnswer {
         claims: vec![claim(1)],
         result: Ok(granted.extension),
         remaining: granted.remaining,

@@ -19,7 +19,7 @@ fn it_dials_at_once_and_says_hello_with_what_it_holds() {
     bench.assign(1);
     bench.assign(3);
     bench.finish(7, HandlerOutcome::Succeeded(result()));
-    bench.heard(7, Heard::Cancel { claim: claim(3), why: CancelWhy::Asked });
+    bench.heard(7, ManagerMessage::Cancel { claim: claim(3), why: CancelWhy::Asked });
     bench.at(8, Input::Disconnected);
     bench.until(10_000);
     assert_eq!(bench.at(10_000, Input::Connected), [hello(&[1, 2, 3])], "what has not ended, or was not answered");
@@ -123,7 +123,7 @@ fn a_refusal_that_names_nothing_ends_the_session_and_all_is_said_again() {
         bench.assign(2);
         bench.say(0, progress(1));
         bench.at(1, Input::Finished { claim: claim(2), outcome: HandlerOutcome::Succeeded(result()) });
-        let told = bench.heard(2, Heard::Refused(refused(kind)));
+        let told = bench.heard(2, ManagerMessage::Refused(refused(kind)));
         assert_eq!(told, [Effect::Noted(refused(kind)), Effect::HangUp], "{kind:?}");
         assert_eq!(bench.welcome(2), [], "what comes of the old session is of no use");
         assert_eq!(bench.beat_taken(2), []);
@@ -138,7 +138,7 @@ fn a_refusal_that_names_nothing_ends_the_session_and_all_is_said_again() {
     let mut bench = Bench::new();
     bench.step(Input::Wake);
     bench.step(Input::Connected);
-    let told = bench.heard(1, Heard::Refused(refused(RefusalKind::NoLeader)));
+    let told = bench.heard(1, ManagerMessage::Refused(refused(RefusalKind::NoLeader)));
     assert_eq!(told.last(), Some(&Effect::HangUp), "also instead of a welcome");
 }
 
@@ -162,7 +162,7 @@ fn a_manager_that_does_not_welcome_is_left_for_another() {
 fn probes_are_answered() {
     let mut bench = Bench::talking();
     let answer = Effect::Send(FromWorker::ProbeAnswer { probe: 9 });
-    assert_eq!(bench.heard(1, Heard::Probe { probe: 9 }), [answer]);
+    assert_eq!(bench.heard(1, ManagerMessage::Probe { probe: 9 }), [answer]);
 }
 
 #[test]
@@ -189,17 +189,17 @@ fn a_hello_says_yes_and_so_a_no_goes_with_it() {
 fn a_drain_takes_nothing_more_and_waits_for_the_answers() {
     let mut bench = Bench::running();
     assert_eq!(bench.at(1, Input::Drain), [capacity(false)]);
-    let late = bench.heard(2, Heard::Assign(assignment(claim(2))));
-    let release = Settlement::new(claim(2), Report::Release { delay: None });
+    let late = bench.heard(2, ManagerMessage::Assign(assignment(claim(2))));
+    let release = Settlement::new(claim(2), EndReport::Release { delay: None });
     assert_eq!(late, [Effect::Send(FromWorker::Settle(vec![release]))], "it was on its way, and is given back");
-    assert_eq!(bench.heard(3, Heard::SettleAnswer { claim: claim(2), answer: Ok(()) }).len(), 1);
+    assert_eq!(bench.heard(3, ManagerMessage::SettleAnswer { claim: claim(2), answer: Ok(()) }).len(), 1);
     assert_eq!(bench.say(4, progress(1)), [beat(&progress(1))], "what runs is renewed");
     bench.beat_taken(5);
     assert_eq!(bench.finish(6, HandlerOutcome::Succeeded(result())), [settle(success())]);
     assert_eq!(bench.reconnect(7, 9_000), [settle(success())], "also over a new session");
     let answered = Effect::Settled { claim: claim(1), answer: Ok(()) };
     assert_eq!(bench.settled(9_001, Ok(())), [answered, goodbye()]);
-    assert_eq!(bench.heard(9_002, Heard::Goodbye), [Effect::Drained]);
+    assert_eq!(bench.heard(9_002, ManagerMessage::Goodbye), [Effect::Drained]);
 }
 
 #[test]
@@ -207,11 +207,11 @@ fn a_drain_of_nothing_is_over_when_the_manager_says_goodbye() {
     let mut bench = Bench::talking();
     assert_eq!(bench.at(1, Input::Drain), [capacity(false), goodbye()]);
     assert_eq!(bench.until(4_000), [], "said once, and nothing is begun meanwhile");
-    assert_eq!(bench.heard(4_000, Heard::Goodbye), [Effect::Drained]);
+    assert_eq!(bench.heard(4_000, ManagerMessage::Goodbye), [Effect::Drained]);
     assert_eq!((bench.at(4_001, Input::Disconnected), bench.machine.next_wakeup()), (vec![], None));
 
     let mut bench = Bench::talking();
-    assert_eq!(bench.heard(1, Heard::Goodbye), [], "nobody has asked for it");
+    assert_eq!(bench.heard(1, ManagerMessage::Goodbye), [], "nobody has asked for it");
     bench.assign(1);
 }
 
@@ -219,10 +219,10 @@ fn a_drain_of_nothing_is_over_when_the_manager_says_goodbye() {
 fn what_crosses_a_goodbye_is_left_to_the_manager() {
     let mut bench = Bench::talking();
     bench.at(1, Input::Drain);
-    assert_eq!(bench.heard(2, Heard::Assign(assignment(claim(1)))), []);
-    assert_eq!(bench.heard(2, Heard::Probe { probe: 1 }), []);
-    assert_eq!(bench.heard(3, Heard::Cancel { claim: claim(1), why: CancelWhy::Asked }), []);
-    assert_eq!((bench.machine.holding(), bench.heard(4, Heard::Goodbye)), (0, vec![Effect::Drained]));
+    assert_eq!(bench.heard(2, ManagerMessage::Assign(assignment(claim(1)))), []);
+    assert_eq!(bench.heard(2, ManagerMessage::Probe { probe: 1 }), []);
+    assert_eq!(bench.heard(3, ManagerMessage::Cancel { claim: claim(1), why: CancelWhy::Asked }), []);
+    assert_eq!((bench.machine.holding(), bench.heard(4, ManagerMessage::Goodbye)), (0, vec![Effect::Drained]));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn what_came_before_the_goodbye_is_given_back_first() {
 
     let mut bench = Bench::running();
     assert_eq!(bench.at(1, Input::Abandon), [cancel(CancelWhy::Asked), capacity(false)]);
-    assert_eq!(bench.finish(2, HandlerOutcome::Stopped), [settle(Report::Release { delay: None })]);
+    assert_eq!(bench.finish(2, HandlerOutcome::Stopped), [settle(EndReport::Release { delay: None })]);
     assert_eq!(bench.until(9_000), [], "its answer is waited for, for as long as it takes");
     let answered = Effect::Settled { claim: claim(1), answer: Ok(()) };
     assert_eq!(bench.settled(9_000, Ok(())), [answered, goodbye()]);
@@ -249,12 +249,12 @@ fn a_goodbye_is_said_again_on_a_new_session() {
     bench.until(2_000);
     assert_eq!(bench.at(2_000, Input::Connected), [hello(&[]), capacity(false)]);
     assert_eq!(bench.welcome(2_001), [goodbye()]);
-    let told = bench.heard(2_002, Heard::Refused(refused(RefusalKind::NoLeader)));
+    let told = bench.heard(2_002, ManagerMessage::Refused(refused(RefusalKind::NoLeader)));
     assert_eq!(told, [Effect::Noted(refused(RefusalKind::NoLeader)), Effect::HangUp]);
     bench.until(4_000);
     bench.at(4_000, Input::Connected);
     assert_eq!(bench.welcome(4_001), [goodbye()]);
-    assert_eq!(bench.heard(4_002, Heard::Goodbye), [Effect::Drained]);
+    assert_eq!(bench.heard(4_002, ManagerMessage::Goodbye), [Effect::Drained]);
 }
 
 #[test]
@@ -277,12 +277,12 @@ fn whoever_does_not_wait_any_longer_stops_what_runs_and_gives_it_back() {
     let mut bench = Bench::running();
     assert_eq!(bench.at(1, Input::Abandon), [cancel(CancelWhy::Asked), capacity(false)]);
     assert_eq!(bench.at(2, Input::Abandon), []);
-    assert_eq!(bench.finish(3, HandlerOutcome::Stopped), [settle(Report::Release { delay: None })]);
+    assert_eq!(bench.finish(3, HandlerOutcome::Stopped), [settle(EndReport::Release { delay: None })]);
     assert_eq!(bench.settled(4, Ok(())).last(), Some(&goodbye()));
 
     let mut bench = Bench::running();
     bench.at(1, Input::Abandon);
-    bench.heard(2, Heard::Cancel { claim: claim(1), why: CancelWhy::Asked });
+    bench.heard(2, ManagerMessage::Cancel { claim: claim(1), why: CancelWhy::Asked });
     assert_eq!(bench.finish(3, HandlerOutcome::Stopped), [ended(1), goodbye()], "the manager wants to hear just this");
 }
 
@@ -295,7 +295,7 @@ fn a_worker_that_is_rejected_stops_everything_and_does_not_come_back() {
     bench.until(10_000);
     bench.at(10_000, Input::Connected);
     let why = refused(RefusalKind::StaleIncarnation);
-    let told = bench.heard(10_001, Heard::Rejected(why.clone()));
+    let told = bench.heard(10_001, ManagerMessage::Rejected(why.clone()));
     assert_eq!(told, [cancel(CancelWhy::Stale), Effect::Rejected(why)]);
     assert_eq!((bench.at(10_002, Input::Disconnected), bench.until(90_000)), (vec![], vec![]));
 }

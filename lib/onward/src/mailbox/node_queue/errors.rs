@@ -2,15 +2,15 @@
 
 use onward_api::problem::Problem;
 
-use super::super::{Changed, MailboxError};
+use super::super::{ChangeCertainty, MailboxError};
 use crate::client::CallError;
 
 /// The error of a call that changes something.
 pub fn of_call(error: CallError) -> MailboxError {
     match error {
         CallError::Refused { status, code, detail, .. } => of_refusal(status, &code, &detail),
-        CallError::Unreachable { .. } => unavailable(error, Changed::No),
-        CallError::Unanswered { .. } => unavailable(error, Changed::Unknown),
+        CallError::Unreachable { .. } => unavailable(error, ChangeCertainty::No),
+        CallError::Unanswered { .. } => unavailable(error, ChangeCertainty::Unknown),
         CallError::Unreadable(_) | CallError::TooMany { .. } => {
             refused(error.to_string(), "use a node and a library of versions that fit")
         }
@@ -20,7 +20,7 @@ pub fn of_call(error: CallError) -> MailboxError {
 /// The error of a call that only looks.
 pub fn of_look(error: CallError) -> MailboxError {
     match of_call(error) {
-        MailboxError::Unavailable { why, .. } => MailboxError::Unavailable { why, changed: Changed::No },
+        MailboxError::Unavailable { why, .. } => MailboxError::Unavailable { why, changed: ChangeCertainty::No },
         other => other,
     }
 }
@@ -36,9 +36,9 @@ fn of_refusal(status: u16, code: &str, detail: &str) -> MailboxError {
             MailboxError::Stale
         }
         // Somebody else replayed it first.
-        (_, "not_a_dead_letter") | (429, _) => unavailable(why, Changed::No),
+        (_, "not_a_dead_letter") | (429, _) => unavailable(why, ChangeCertainty::No),
         // A node that stops may have stored it.
-        (503, _) => unavailable(why, Changed::Unknown),
+        (503, _) => unavailable(why, ChangeCertainty::Unknown),
         (401 | 403, _) => {
             refused(why, "use a token with the scopes `submit` to send, `work` to receive, `read` and `operate`")
         }
@@ -49,10 +49,10 @@ fn of_refusal(status: u16, code: &str, detail: &str) -> MailboxError {
 
 /// The node answered something else than was asked.
 pub fn strange() -> MailboxError {
-    unavailable("the node's answer does not fit the call", Changed::Unknown)
+    unavailable("the node's answer does not fit the call", ChangeCertainty::Unknown)
 }
 
-fn unavailable(why: impl ToString, changed: Changed) -> MailboxError {
+fn unavailable(why: impl ToString, changed: ChangeCertainty) -> MailboxError {
     MailboxError::Unavailable { why: why.to_string(), changed }
 }
 
@@ -72,10 +72,10 @@ mod tests {
             assert_eq!(of(409, code), MailboxError::Stale);
         }
         for (status, code, changed) in [
-            (503, "no_leader", Changed::Unknown),
-            (503, "overloaded", Changed::Unknown),
-            (429, "limited", Changed::No),
-            (409, "not_a_dead_letter", Changed::No),
+            (503, "no_leader", ChangeCertainty::Unknown),
+            (503, "overloaded", ChangeCertainty::Unknown),
+            (429, "limited", ChangeCertainty::No),
+            (409, "not_a_dead_letter", ChangeCertainty::No),
         ] {
             let error = of(status, code);
             assert!(error.is_passing() && error.changed() == changed, "{error}");
@@ -87,6 +87,9 @@ mod tests {
             assert!(!error.is_passing() && error.to_string().contains(remedy), "{error}");
         }
         let lost = || CallError::Unanswered { authority: "n".into(), why: Silence::Lost("cut".into()) };
-        assert_eq!((of_call(lost()).changed(), of_look(lost()).changed()), (Changed::Unknown, Changed::No));
+        assert_eq!(
+            (of_call(lost()).changed(), of_look(lost()).changed()),
+            (ChangeCertainty::Unknown, ChangeCertainty::No)
+        );
     }
 }

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Counting, DeadLetter, Depth, DepthCount, End, Groups, LeaseLength, Mailbox, MailboxError, Message, MessageId,
-    OneStep, Promises, Receipt, Received, Repeated, Reply, StaleAck, Want,
+    OneStep, Promises, Receipt, Received, RepeatedEnd, Reply, StaleAck, Want,
 };
 use crate::client::{CallError, Client, escaped, random_key};
 use errors::{of_call, of_look, of_problem};
@@ -174,12 +174,12 @@ impl NodeQueue {
         let released =
             more.iter().map(|lease| wire::settlement(&lease.receipt, &End::Release { after: Duration::ZERO }));
         // What cannot be said now comes again when its lease is over, and is said then.
-        self.say(buried.chain(released).collect()).await;
+        self.settle_all(buried.chain(released).collect()).await;
         let received = good.into_iter().map(wire::received).collect::<Result<_, _>>()?;
         Ok((received, spent.len()))
     }
 
-    async fn say(&self, batch: Vec<SettleItem>) -> Vec<Result<(), MailboxError>> {
+    async fn settle_all(&self, batch: Vec<SettleItem>) -> Vec<Result<(), MailboxError>> {
         let mut answers = Vec::with_capacity(batch.len());
         for chunk in batch.chunks(MAX_CALL) {
             let body = Some(wire::settlements(chunk));
@@ -230,7 +230,7 @@ impl NodeQueue {
             _ => false,
         };
         let token = wire::token_of(receipt)?;
-        let said = self.say(vec![wire::settlement(token, end)]).await.remove(0);
+        let said = self.settle_all(vec![wire::settlement(token, end)]).await.remove(0);
         said.map_err(|error| match error {
             MailboxError::Unavailable { why, .. } if replied => MailboxError::Cut { done: "the reply was sent", why },
             error => error,
@@ -248,7 +248,7 @@ impl Mailbox for NodeQueue {
     fn promises(&self) -> Promises {
         Promises {
             stale_ack: StaleAck::Refused,
-            repeated_ack: Repeated::Accepted,
+            repeated_ack: RepeatedEnd::Accepted,
             reply_with_ack: OneStep::CopyFirst,
             dead_letter: OneStep::Yes,
             lease: LeaseLength::Repeated,
@@ -346,7 +346,7 @@ impl Mailbox for NodeQueue {
         let open = || answers.iter().zip(&batch).filter(|(answer, _)| answer.is_none()).map(|(_, one)| one);
         let said =
             open().map(|(receipt, end)| wire::settlement(wire::token_of(receipt).expect("looked at above"), end));
-        let mut said = self.say(said.collect()).await.into_iter();
+        let mut said = self.settle_all(said.collect()).await.into_iter();
         answers.into_iter().map(|answer| answer.unwrap_or_else(|| said.next().expect("one for each"))).collect()
     }
 

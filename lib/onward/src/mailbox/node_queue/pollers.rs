@@ -29,7 +29,7 @@ struct PollingWorker {
 
 /// A worker that polls, and goes back to the idle ones when this is dropped.
 #[derive(Debug)]
-pub struct Poller<'a> {
+pub struct QueuePoller<'a> {
     pollers: &'a Pollers,
     worker: Option<PollingWorker>,
 }
@@ -44,7 +44,7 @@ impl Default for Pollers {
 
 impl Pollers {
     /// An idle worker, one whose answer was lost before others.
-    pub fn take(&self) -> Poller<'_> {
+    pub fn take(&self) -> QueuePoller<'_> {
         let mut idle = self.idle.lock().expect("nothing panics while it is held");
         let unanswered = idle.workers.iter().position(|worker| !worker.is_answered);
         let worker = match unanswered {
@@ -58,11 +58,11 @@ impl Pollers {
         if core::mem::take(&mut worker.is_answered) {
             worker.poll = random_key();
         }
-        Poller { pollers: self, worker: Some(worker) }
+        QueuePoller { pollers: self, worker: Some(worker) }
     }
 }
 
-impl Poller<'_> {
+impl QueuePoller<'_> {
     fn worker(&self) -> &PollingWorker {
         self.worker.as_ref().expect("it goes back when this is dropped")
     }
@@ -85,7 +85,7 @@ impl Poller<'_> {
     }
 }
 
-impl Drop for Poller<'_> {
+impl Drop for QueuePoller<'_> {
     fn drop(&mut self) {
         let mut idle = self.pollers.idle.lock().expect("nothing panics while it is held");
         idle.workers.extend(self.worker.take());

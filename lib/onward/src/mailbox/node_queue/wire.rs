@@ -19,7 +19,7 @@ use onward_core::payload::Digest;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::pollers::Poller;
+use super::pollers::QueuePoller;
 use super::{DeadLetter, End, MAX_ATTEMPTS, MailboxError, Message, MessageId, Names, Receipt, Received, errors};
 
 /// Our headers of a job: names that no message can have, since theirs are in small letters.
@@ -72,7 +72,7 @@ fn group_key(queue: &str, group: &str) -> String {
     if key.len() <= MAX_NAME_BYTES { key } else { format!("mailbox:{}", Digest::of(key.as_bytes())) }
 }
 
-pub fn poll(poller: &Poller<'_>, names: &Names, max: usize, lease: Duration, wait: Duration) -> Vec<u8> {
+pub fn poll(poller: &QueuePoller<'_>, names: &Names, max: usize, lease: Duration, wait: Duration) -> Vec<u8> {
     written(&PollBody {
         worker_id: poller.id().to_owned(),
         incarnation: poller.incarnation().to_owned(),

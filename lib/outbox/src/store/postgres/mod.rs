@@ -16,12 +16,14 @@ mod vacuum;
 
 use core::time::Duration;
 
-use onward_database::{ANSWERED_WITHIN, Database, Param, answered_within};
+use onward_database::{ANSWERED_WITHIN, Param, SharedConnection, answered_within};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client};
 use uuid::Uuid;
 
-use super::{Backlog, Claim, ClaimRule, DEPTH_COUNTED, Missing, RowFilter, RowInfo, RowState, Settlement};
+use super::{
+    ClaimRule, ClaimSettlement, DEPTH_COUNTED, Missing, RowClaim, RowFilter, RowInfo, RowState, UnpublishedRows,
+};
 use crate::Row;
 use crate::error::OutboxError;
 use crate::row::{random_uuid, read_headers};
@@ -63,14 +65,14 @@ const CLAIM_WAITS_MS: u32 = 10_000;
 const PROGRAM: &str = "onward-outbox";
 
 #[derive(Debug)]
-pub(crate) struct Postgres {
-    database: Database,
+pub(crate) struct PostgresRows {
+    database: SharedConnection,
 }
 
-impl Postgres {
+impl PostgresRows {
     /// Connects, and makes the table if there is none and it may.
     pub(crate) async fn open(url: &str, missing: Missing) -> Result<Self, OutboxError> {
-        let store = Self { database: Database::at(url, PROGRAM)? };
+        let store = Self { database: SharedConnection::at(url, PROGRAM)? };
         let client = store.database.client().await?;
         let found =
             store.database.answered(client.query_typed("SELECT to_regclass('onward_outbox') IS NOT NULL", &[])).await?;
@@ -88,7 +90,7 @@ impl Postgres {
         }
     }
 
-    pub(crate) async fn claim(&self, rule: &ClaimRule) -> Result<Claim, OutboxError> {
+    pub(crate) async fn claim(&self, rule: &ClaimRule) -> Result<RowClaim, OutboxError> {
         let client = self.database.client().await?;
         let begin = format!(
             "BEGIN; SET LOCAL lock_timeout = {CLAIM_WAITS_MS}; {PLANNING}; SELECT pg_advisory_xact_lock({CLAIM_LOCK})"
@@ -121,10 +123,10 @@ impl Postgres {
                 committed.map(|()| both)
             })
             .await?;
-        Ok(Claim { token, rows: rows.iter().map(read_row).collect(), parked: parked.len() as u64 })
+        Ok(RowClaim { token, rows: rows.iter().map(read_row).collect(), parked: parked.len() as u64 })
     }
 
-    pub(crate) async fn settle(&self, token: Uuid, what: &Settlement, keep: bool) -> Result<u64, OutboxError> {
+    pub(crate) async fn settle(&self, token: Uuid, what: &ClaimSettlement, keep: bool) -> Result<u64, OutboxError> {
         let client = self.database.client().await?;
         let ids: Vec<i64> = what.refused.iter().map(|one| one.id).collect();
         let waits: Vec<i64> = what.refused.iter().map(|one| ms(one.retry_after)).collect();
@@ -150,7 +152,7 @@ impl Postgres {
         ids(&self.database.answered(client.query_typed(RENEW, &params)).await?)
     }
 
-    pub(crate) async fn look(&self, hold: bool) -> Result<Backlog, OutboxError> {
+    pub(crate) async fn look(&self, hold: bool) -> Result<UnpublishedRows, OutboxError> {
         let client = self.database.client().await?;
         let begin = format!("BEGIN READ ONLY; {PLANNING}");
         let params: [Param<'_>; 2] = [(&hold, Type::BOOL), (&(DEPTH_COUNTED as i64), Type::INT8)];
@@ -166,7 +168,7 @@ impl Postgres {
         };
         let rows = self.database.answered(flight).await?;
         let count = |at| rows[0].get::<_, i64>(at) as u64;
-        Ok(Backlog {
+        Ok(UnpublishedRows {
             depth: count(0),
             parked: count(1),
             oldest: rows[0].get::<_, Option<i64>>(2).map(span),
@@ -219,14 +221,14 @@ impl Postgres {
 
 /// A connection that listens. It must be one of its own to the database itself: a pooler does not pass notifications on.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct NotifyListener {
     client: Client,
 }
 
-impl Listener {
+impl NotifyListener {
     /// Calls `wake` whenever somebody has committed rows, for as long as this lives.
     pub(crate) async fn open(url: &str, wake: impl Fn() + Send + 'static) -> Result<Self, OutboxError> {
-        let database = Database::at(url, PROGRAM)?;
+        let database = SharedConnection::at(url, PROGRAM)?;
         let client = database
             .connect(move |message| {
                 if matches!(message, AsyncMessage::Notification(_)) {

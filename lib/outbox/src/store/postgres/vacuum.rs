@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use onward_database::answered_within;
 
-use super::Postgres;
+use super::PostgresRows;
 use crate::error::OutboxError;
 
 /// A role has the rights of those that it is a member of. `MAINTAIN` is a word that older servers refuse.
@@ -23,7 +23,7 @@ const IS_ALLOWED: &str = "SELECT pg_has_role(t.relowner, 'USAGE') OR pg_has_role
 /// A vacuum without truncating, which takes a lock that stops everybody, and with no more than one process.
 const VACUUM: &str = "VACUUM (SKIP_LOCKED, TRUNCATE OFF, INDEX_CLEANUP ON, PARALLEL 0) onward_outbox";
 
-impl Postgres {
+impl PostgresRows {
     /// Says whether it was allowed to.
     pub(crate) async fn vacuum(&self, within: Duration) -> Result<bool, OutboxError> {
         let client = self.database.connect(|_| {}).await?;

@@ -15,7 +15,9 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, Row as Columns, TransactionBehavior, named_params, params};
 use uuid::Uuid;
 
-use super::{Backlog, Claim, ClaimRule, DEPTH_COUNTED, Missing, RowFilter, RowInfo, RowState, Settlement};
+use super::{
+    ClaimRule, ClaimSettlement, DEPTH_COUNTED, Missing, RowClaim, RowFilter, RowInfo, RowState, UnpublishedRows,
+};
 use crate::Row;
 use crate::error::OutboxError;
 use crate::row::{random_uuid, read_headers};
@@ -39,11 +41,11 @@ const SHAPE: &str = "SELECT id, dedup, topic, key, payload, headers, created_at,
 const WAITS: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
-pub(crate) struct Sqlite {
+pub(crate) struct SqliteRows {
     connection: Arc<Mutex<Connection>>,
 }
 
-impl Sqlite {
+impl SqliteRows {
     /// Opens the file, and makes it and the table if there is none and it may.
     pub(crate) async fn open(path: &Path, missing: Missing) -> Result<Self, OutboxError> {
         let path = path.to_owned();
@@ -70,7 +72,7 @@ impl Sqlite {
         Ok(Self { connection: Arc::new(Mutex::new(connection)) })
     }
 
-    pub(crate) async fn claim(&self, rule: &ClaimRule) -> Result<Claim, OutboxError> {
+    pub(crate) async fn claim(&self, rule: &ClaimRule) -> Result<RowClaim, OutboxError> {
         let rule = *rule;
         self.transaction(move |connection| {
             let (token, now) = (random_uuid(), now_ms());
@@ -84,12 +86,12 @@ impl Sqlite {
                 },
                 |columns| read_row(columns, now),
             )?;
-            Ok(Claim { token, rows: rows.collect::<Result<_, _>>()?, parked })
+            Ok(RowClaim { token, rows: rows.collect::<Result<_, _>>()?, parked })
         })
         .await
     }
 
-    pub(crate) async fn settle(&self, token: Uuid, what: &Settlement, keep: bool) -> Result<u64, OutboxError> {
+    pub(crate) async fn settle(&self, token: Uuid, what: &ClaimSettlement, keep: bool) -> Result<u64, OutboxError> {
         let token = token.simple().to_string();
         let (published, given_back) = (what.published.clone(), what.given_back.clone());
         let refusals: Vec<(i64, String, i64, bool)> =
@@ -136,11 +138,11 @@ impl Sqlite {
         .await
     }
 
-    pub(crate) async fn look(&self, hold: bool) -> Result<Backlog, OutboxError> {
+    pub(crate) async fn look(&self, hold: bool) -> Result<UnpublishedRows, OutboxError> {
         self.call(move |connection| {
             let params = named_params! { ":now": now_ms(), ":hold": hold, ":counted": DEPTH_COUNTED as i64 };
             connection.prepare_cached(LOOK)?.query_row(params, |row| {
-                Ok(Backlog {
+                Ok(UnpublishedRows {
                     depth: row.get::<_, i64>(0)? as u64,
                     parked: row.get::<_, i64>(1)? as u64,
                     oldest: row.get::<_, Option<i64>>(2)?.map(span),

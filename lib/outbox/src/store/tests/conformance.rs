@@ -64,7 +64,7 @@ async fn a_claimed_row_is_nobody_elses(mut world: World) {
     assert_ne!(first.token, second.token);
     assert!(world.claim().await.rows.is_empty());
     assert_eq!(world.publish(&first).await + world.publish(&second).await, 5);
-    assert_eq!(world.store.look(true).await.unwrap(), Backlog::default());
+    assert_eq!(world.store.look(true).await.unwrap(), UnpublishedRows::default());
 }
 
 async fn a_key_has_one_claim_at_a_time_and_its_rows_come_in_order(mut world: World) {
@@ -82,7 +82,7 @@ async fn published_rows_are_gone_and_kept_ones_are_elsewhere(mut world: World) {
     world.write_keys("a a").await;
     let claim = world.claim().await;
     let published = ids(&claim);
-    let what = Settlement { published, ..Settlement::default() };
+    let what = ClaimSettlement { published, ..ClaimSettlement::default() };
     assert_eq!(world.store.settle(claim.token, &what, true).await.unwrap(), 2);
     assert_eq!(world.store.list(&RowFilter::default(), 10).await.unwrap(), []);
     assert_eq!(world.store.prune(Duration::from_secs(60)).await.unwrap(), 0, "they are kept for a minute");
@@ -98,7 +98,7 @@ async fn what_is_given_back_was_not_tried(mut world: World) {
         let claim = world.claim().await;
         assert_eq!(ids(&claim), given_back);
         assert!(claim.rows.iter().all(|row| row.attempts == 1));
-        let what = Settlement { given_back: given_back.clone(), ..Settlement::default() };
+        let what = ClaimSettlement { given_back: given_back.clone(), ..ClaimSettlement::default() };
         assert_eq!(world.store.settle(claim.token, &what, false).await.unwrap(), 3);
         assert_eq!(world.attempts().await, [0, 0, 0]);
     }
@@ -127,7 +127,7 @@ async fn a_parked_row_holds_its_key_or_is_skipped(mut world: World) {
     assert_eq!(ids(&claim), [written[2]], "a is held");
     world.publish(&claim).await;
     let held = world.store.look(true).await.unwrap();
-    assert_eq!(held, Backlog { depth: 1, parked: 1, oldest: None, waiting: false, claimed: false });
+    assert_eq!(held, UnpublishedRows { depth: 1, parked: 1, oldest: None, waiting: false, claimed: false });
     let skipping = world.store.look(false).await.unwrap();
     assert!(skipping.waiting && skipping.oldest.is_some(), "{skipping:?}");
     let claim = world.store.claim(&ClaimRule { hold: false, ..RULE }).await.unwrap();
@@ -220,7 +220,7 @@ async fn a_claim_is_bounded_by_bytes_as_well(mut world: World) {
 }
 
 async fn a_look_sees_what_is_left_and_how_old_it_is(mut world: World) {
-    assert_eq!(world.store.look(true).await.unwrap(), Backlog::default());
+    assert_eq!(world.store.look(true).await.unwrap(), UnpublishedRows::default());
     world.write_keys("a a b").await;
     let aged = match world.writer {
         Writer::Postgres { .. } => {
@@ -256,8 +256,8 @@ async fn rows_are_listed_by_what_they_do(mut world: World) {
     let mut claim = world.claim().await;
     claim.rows.truncate(2);
     world.refuse_first(&claim, false).await;
-    let refusal = Refusal { id: written[2], error: "never".into(), retry_after: Duration::ZERO, park: true };
-    let what = Settlement { refused: vec![refusal], ..Settlement::default() };
+    let refusal = RowRefusal { id: written[2], error: "never".into(), retry_after: Duration::ZERO, park: true };
+    let what = ClaimSettlement { refused: vec![refusal], ..ClaimSettlement::default() };
     world.store.settle(claim.token, &what, false).await.unwrap();
     let all = world.store.list(&RowFilter::default(), 10).await.unwrap();
     let found: Vec<_> = all.iter().map(|row| (row.id, row.state.code(), row.last_error.clone())).collect();
@@ -293,7 +293,7 @@ async fn rows_of_dead_holders_do_not_overtake_what_was_given_back_or_refused_bef
         let alone = world.store.claim(&rule).await.unwrap();
         assert_eq!(ids(&alone), written[..1]);
         assert!(world.store.claim(&rule).await.unwrap().rows.is_empty(), "its key is claimed");
-        let what = Settlement { given_back: ids(&alone), ..Settlement::default() };
+        let what = ClaimSettlement { given_back: ids(&alone), ..ClaimSettlement::default() };
         assert_eq!(world.store.settle(alone.token, &what, false).await.unwrap(), 1);
     }
     let alone = world.store.claim(&rule).await.unwrap();

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::enqueue::enqueue;
-use onward_testkit::Postgres as Server;
+use onward_testkit::PostgresServer as Server;
 use tokio_postgres::{Client, NoTls};
 
 /// A store with an empty table, and a way to it for whoever writes rows.
@@ -34,14 +34,14 @@ impl World {
 
     pub(crate) async fn on(server: &Server) -> Self {
         let url = server.database().unwrap();
-        let store = Store::Postgres(Box::new(Postgres::open(&url, Missing::Make).await.unwrap()));
+        let store = Store::Postgres(Box::new(PostgresRows::open(&url, Missing::Make).await.unwrap()));
         Self { store, writer: Writer::Postgres { client: Box::new(client(&url).await), url } }
     }
 
     pub(crate) async fn sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("outbox.db");
-        let store = Store::Sqlite(Sqlite::open(&path, Missing::Make).await.unwrap());
+        let store = Store::Sqlite(SqliteRows::open(&path, Missing::Make).await.unwrap());
         let connection = rusqlite::Connection::open(&path).unwrap();
         Self { store, writer: Writer::Sqlite { connection, _folder: folder } }
     }
@@ -50,10 +50,10 @@ impl World {
     pub(crate) async fn again(&self) -> Store {
         match &self.writer {
             Writer::Postgres { url, .. } => {
-                Store::Postgres(Box::new(Postgres::open(url, Missing::Make).await.unwrap()))
+                Store::Postgres(Box::new(PostgresRows::open(url, Missing::Make).await.unwrap()))
             }
             Writer::Sqlite { connection, .. } => {
-                Store::Sqlite(Sqlite::open(connection.path().unwrap().as_ref(), Missing::Make).await.unwrap())
+                Store::Sqlite(SqliteRows::open(connection.path().unwrap().as_ref(), Missing::Make).await.unwrap())
             }
         }
     }
@@ -107,7 +107,7 @@ impl World {
         );
         self.run(&grant).await;
         let url = url.replacen("onward@", &format!("guest_of_{database}@"), 1);
-        Store::Postgres(Box::new(Postgres::open(&url, Missing::Make).await.unwrap()))
+        Store::Postgres(Box::new(PostgresRows::open(&url, Missing::Make).await.unwrap()))
     }
 
     /// Asks PostgreSQL for a number.
@@ -136,20 +136,23 @@ impl World {
         .await;
     }
 
-    pub(crate) async fn claim(&self) -> Claim {
+    pub(crate) async fn claim(&self) -> RowClaim {
         self.store.claim(&RULE).await.unwrap()
     }
 
-    pub(crate) async fn publish(&self, claim: &Claim) -> u64 {
+    pub(crate) async fn publish(&self, claim: &RowClaim) -> u64 {
         let published = claim.rows.iter().map(|row| row.id).collect();
-        self.store.settle(claim.token, &Settlement { published, ..Settlement::default() }, false).await.unwrap()
+        self.store
+            .settle(claim.token, &ClaimSettlement { published, ..ClaimSettlement::default() }, false)
+            .await
+            .unwrap()
     }
 
     /// Refuses the first row of a claim, and gives the others back.
-    pub(crate) async fn refuse_first(&self, claim: &Claim, park: bool) -> u64 {
+    pub(crate) async fn refuse_first(&self, claim: &RowClaim, park: bool) -> u64 {
         let ids: Vec<i64> = claim.rows.iter().map(|row| row.id).collect();
-        let refusal = Refusal { id: ids[0], error: "no\0pe".into(), retry_after: Duration::from_secs(900), park };
-        let what = Settlement { published: vec![], given_back: ids[1..].to_vec(), refused: vec![refusal] };
+        let refusal = RowRefusal { id: ids[0], error: "no\0pe".into(), retry_after: Duration::from_secs(900), park };
+        let what = ClaimSettlement { published: vec![], given_back: ids[1..].to_vec(), refused: vec![refusal] };
         self.store.settle(claim.token, &what, false).await.unwrap()
     }
 
@@ -161,6 +164,6 @@ impl World {
 pub(crate) const RULE: ClaimRule =
     ClaimRule { lease: Duration::from_secs(600), rows: 100, bytes: 1 << 20, max_attempts: 3, hold: true };
 
-pub(crate) fn ids(claim: &Claim) -> Vec<i64> {
+pub(crate) fn ids(claim: &RowClaim) -> Vec<i64> {
     claim.rows.iter().map(|row| row.id).collect()
 }

@@ -71,7 +71,7 @@ async fn pollers_side_by_side_share_the_rows_and_keep_keys_apart() {
             claims
         });
     }
-    let claims: Vec<Claim> =
+    let claims: Vec<RowClaim> =
         pollers.join_all().await.into_iter().flatten().filter(|one| !one.rows.is_empty()).collect();
     let mut rows = HashSet::new();
     let mut keys = HashSet::new();
@@ -110,10 +110,10 @@ async fn those_who_share_a_handle_do_not_mix_their_transactions() {
 async fn a_table_of_another_shape_is_refused_when_the_outbox_is_opened() {
     let url = Server::shared().database().unwrap();
     client(&url).await.batch_execute("CREATE TABLE onward_outbox (id bigint)").await.unwrap();
-    let error = Postgres::open(&url, Missing::Make).await.unwrap_err();
+    let error = PostgresRows::open(&url, Missing::Make).await.unwrap_err();
     assert!(matches!(&error, OutboxError::Table(why) if why.contains("dedup")), "{error}");
     let gone = url.replace("/test_", "/gone_");
-    let error = Postgres::open(&gone, Missing::Make).await.unwrap_err();
+    let error = PostgresRows::open(&gone, Missing::Make).await.unwrap_err();
     assert!(matches!(&error, OutboxError::Unreachable(why) if why.contains("does not exist")), "{error}");
 }
 
@@ -123,7 +123,7 @@ async fn an_outbox_that_starts_many_times_at_once_makes_one_table() {
     let mut starts = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let url = url.clone();
-        starts.spawn(async move { Postgres::open(&url, Missing::Make).await.map(drop) });
+        starts.spawn(async move { PostgresRows::open(&url, Missing::Make).await.map(drop) });
     }
     assert!(starts.join_all().await.iter().all(Result::is_ok));
 }
@@ -133,7 +133,7 @@ async fn whoever_listens_is_woken_by_a_commit() {
     let mut world = World::postgres().await;
     world.run(POSTGRES_NOTIFY).await;
     let (woken, mut wakes) = tokio::sync::mpsc::unbounded_channel();
-    let listener = Listener::open(url(&world), move || _ = woken.send(())).await.unwrap();
+    let listener = NotifyListener::open(url(&world), move || _ = woken.send(())).await.unwrap();
     listener.check().await.unwrap();
     assert!(wakes.is_empty());
     world.write_keys("a").await;

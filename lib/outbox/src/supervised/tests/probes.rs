@@ -30,7 +30,7 @@ fn slow(secs: u64) -> Slow {
 }
 
 struct Service {
-    health: Health,
+    health: HealthHandle,
     stopper: Stopper,
     running: JoinHandle<()>,
 }

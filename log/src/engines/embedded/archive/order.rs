@@ -9,11 +9,11 @@ use std::collections::BinaryHeap;
 
 use ::redb::{ReadableTable, Table, TableDefinition};
 
-use crate::engines::embedded::fault::Fault;
+use crate::engines::embedded::fault::StoreFault;
 use crate::engines::embedded::rows::corrupt;
 
 /// Rows by a time and the first id: all ids, in their order, as they sort.
-pub(crate) type Rows = TableDefinition<'static, Entry, &'static [u8]>;
+pub(crate) type OrderTable = TableDefinition<'static, Entry, &'static [u8]>;
 
 /// Few enough that writing a row anew for one of them costs little.
 const MOST: usize = 64;
@@ -26,7 +26,7 @@ pub(super) struct Order<'a>(pub(super) Table<'a, Entry, &'static [u8]>);
 
 impl Order<'_> {
     /// None of these may be there.
-    pub(super) fn add(&mut self, mut entries: Vec<Entry>) -> Result<(), Fault> {
+    pub(super) fn add(&mut self, mut entries: Vec<Entry>) -> Result<(), StoreFault> {
         entries.sort_unstable();
         let mut row = Vec::with_capacity(MOST * ID_BYTES);
         for same_time in entries.chunk_by(|one, next| one.0 == next.0) {
@@ -40,7 +40,7 @@ impl Order<'_> {
     }
 
     /// All of these must be there.
-    pub(super) fn remove(&mut self, mut entries: Vec<Entry>) -> Result<(), Fault> {
+    pub(super) fn remove(&mut self, mut entries: Vec<Entry>) -> Result<(), StoreFault> {
         entries.sort_unstable();
         let mut is_gone = vec![false; entries.len()];
         for at in 0..entries.len() {
@@ -63,7 +63,7 @@ impl Order<'_> {
         Ok(())
     }
 
-    fn row_of(&self, (time, id): Entry) -> Result<Option<(Entry, Vec<u128>)>, Fault> {
+    fn row_of(&self, (time, id): Entry) -> Result<Option<(Entry, Vec<u128>)>, StoreFault> {
         for row in self.0.range((time, 0)..=(time, id))?.rev() {
             let (key, ids) = row?;
             let ids: Vec<u128> = ids_in(ids.value())?.collect();
@@ -75,7 +75,7 @@ impl Order<'_> {
     }
 
     /// The ids of the earliest entries, at most `max` of them, as long as `wants` their time.
-    pub(super) fn first(&self, max: usize, wants: impl Fn(u64) -> bool) -> Result<Vec<u128>, Fault> {
+    pub(super) fn first(&self, max: usize, wants: impl Fn(u64) -> bool) -> Result<Vec<u128>, StoreFault> {
         let mut rows = self.0.iter()?;
         let mut next_row = rows.next().transpose()?;
         let (mut first, mut opened) = (Vec::new(), BinaryHeap::new());
@@ -96,7 +96,7 @@ impl Order<'_> {
     }
 }
 
-fn ids_in(row: &[u8]) -> Result<impl Iterator<Item = u128>, Fault> {
+fn ids_in(row: &[u8]) -> Result<impl Iterator<Item = u128>, StoreFault> {
     let (ids, []) = row.as_chunks::<ID_BYTES>() else { return Err(corrupt("a row has a part of an id")) };
     Ok(ids.iter().map(|id| u128::from_be_bytes(*id)))
 }

@@ -55,7 +55,7 @@ const GENERATIONS_AHEAD: u64 = 1 << 32;
 mod format_1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Format {
+pub(super) enum JournalFormat {
     One,
     Two,
     Three,
@@ -75,7 +75,7 @@ pub(super) struct Header {
 
 /// The place of a row in its half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Span {
+pub(super) struct RowSpan {
     pub(super) first: u64,
     pub(super) events: u32,
     /// The place of the row's bytes.
@@ -83,7 +83,7 @@ pub(super) struct Span {
     pub(super) length: usize,
 }
 
-impl Span {
+impl RowSpan {
     /// The sequence number after its last event.
     pub(super) const fn next(&self) -> u64 {
         self.first.saturating_add(self.events as u64)
@@ -92,10 +92,10 @@ impl Span {
 
 /// The findings in a half.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Found {
-    pub(super) format: Format,
+pub(super) struct HalfContent {
+    pub(super) format: JournalFormat,
     pub(super) header: Header,
-    pub(super) spans: Vec<Span>,
+    pub(super) spans: Vec<RowSpan>,
     /// The place of the next entry; below, the checksum that it links to.
     pub(super) end: usize,
     pub(super) chain: u32,
@@ -112,9 +112,9 @@ pub(super) struct Note {
 
 /// The beginning of a half, as it is on the disk or on its way there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Head([u8; HEAD]);
+pub(super) struct HalfHead([u8; HEAD]);
 
-impl Head {
+impl HalfHead {
     pub(super) const EMPTY: Self = Self([0; HEAD]);
 
     /// The head of a half of which at least a part is there.
@@ -186,7 +186,7 @@ fn note_of(slot: &[u8], log: u64) -> Option<Note> {
 
 /// The place for which an entry is written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct EntryPlace {
     pub(super) log: u64,
     pub(super) generation: u64,
     /// The checksum before it.
@@ -195,7 +195,7 @@ pub(super) struct Place {
 }
 
 /// Appends an entry to `out`, and gives what the next one links to.
-pub(super) fn put_entry(place: &Place, events: u32, row: &[u8], out: &mut Vec<u8>) -> u32 {
+pub(super) fn put_entry(place: &EntryPlace, events: u32, row: &[u8], out: &mut Vec<u8>) -> u32 {
     let start = out.len();
     out.extend_from_slice(&(row.len() as u32).to_le_bytes());
     out.extend_from_slice(&events.to_le_bytes());
@@ -209,7 +209,7 @@ pub(super) fn put_entry(place: &Place, events: u32, row: &[u8], out: &mut Vec<u8
     crc
 }
 
-pub(super) fn put_mark(place: &Place, out: &mut Vec<u8>) {
+pub(super) fn put_mark(place: &EntryPlace, out: &mut Vec<u8>) {
     put_entry(place, 0, &[], out);
 }
 
@@ -221,7 +221,7 @@ fn seeded(log: u64, bytes: &[u8]) -> u32 {
 }
 
 /// A header, the format that it is written in, and its checksum.
-type FoundHeader = (Format, Header, u32);
+type FoundHeader = (JournalFormat, Header, u32);
 
 /// `None` for a half that was never begun.
 pub(super) fn header(half: &[u8]) -> Result<Option<FoundHeader>, Error> {
@@ -254,9 +254,9 @@ fn header_of_slot(slot: &[u8]) -> Result<Option<FoundHeader>, Error> {
         return Ok(None);
     }
     let format = match number32(bytes, 8) {
-        1 => Format::One,
-        2 => Format::Two,
-        KNOWN => Format::Three,
+        1 => JournalFormat::One,
+        2 => JournalFormat::Two,
+        KNOWN => JournalFormat::Three,
         format => {
             let found = u8::try_from(format).unwrap_or(u8::MAX);
             return Err(Error::NewerFormat { found, known: KNOWN as u8 });
@@ -267,20 +267,20 @@ fn header_of_slot(slot: &[u8]) -> Result<Option<FoundHeader>, Error> {
 }
 
 /// Finds everything up to the first entry that is torn, damaged, of another generation or out of sequence.
-pub(super) fn scan(half: &[u8]) -> Result<Option<Found>, Error> {
+pub(super) fn scan(half: &[u8]) -> Result<Option<HalfContent>, Error> {
     let Some((format, header, chain)) = header(half)? else { return Ok(None) };
     let end = match format {
-        Format::One => return Ok(Some(format_1::scan(half, header, chain))),
-        Format::Two => SLOT,
-        Format::Three => HEAD,
+        JournalFormat::One => return Ok(Some(format_1::scan(half, header, chain))),
+        JournalFormat::Two => SLOT,
+        JournalFormat::Three => HEAD,
     };
     let last = header.first.saturating_sub(1);
-    let mut found = Found { format, header, spans: Vec::new(), end, chain, synced: last };
+    let mut found = HalfContent { format, header, spans: Vec::new(), end, chain, synced: last };
     let mut next = header.first;
     while let Some(entry) = Entry::at(half, found.end, header.log) {
         let follows = entry.generation == header.generation && entry.link == found.chain && entry.first == next;
         let Some(row) = entry.row.filter(|row| follows && !row.is_empty() && entry.events > 0) else { break };
-        let span = Span { first: next, events: entry.events, at: found.end + ENTRY, length: row.len() };
+        let span = RowSpan { first: next, events: entry.events, at: found.end + ENTRY, length: row.len() };
         (next, found.end, found.chain) = (span.next(), span.at + span.length, entry.crc);
         found.spans.push(span);
     }

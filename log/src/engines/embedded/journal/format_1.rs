@@ -8,20 +8,20 @@
 //! The checksum of an entry is over the checksum before it, its fields and its row. So two entries, one behind the other,
 //! are needed for a witness.
 
-use super::{Format, Found, Header, Span, number32, number64};
+use super::{HalfContent, Header, JournalFormat, RowSpan, number32, number64};
 
 const HEADER: usize = 48;
 const ENTRY: usize = 28;
 
-pub(super) fn scan(half: &[u8], header: Header, chain: u32) -> Found {
+pub(super) fn scan(half: &[u8], header: Header, chain: u32) -> HalfContent {
     let (spans, last) = (Vec::new(), header.first.saturating_sub(1));
-    let mut found = Found { format: Format::One, header, spans, end: HEADER, chain, synced: last };
+    let mut found = HalfContent { format: JournalFormat::One, header, spans, end: HEADER, chain, synced: last };
     let mut next = header.first;
     while let Some(entry) = Entry::at(half, found.end).filter(|entry| entry.is_of(&header) && entry.first == next) {
         if !entry.is_whole(found.chain) {
             break;
         }
-        let span = Span { first: next, events: entry.events, at: found.end + ENTRY, length: entry.row.len() };
+        let span = RowSpan { first: next, events: entry.events, at: found.end + ENTRY, length: entry.row.len() };
         (next, found.end, found.chain) = (span.next(), span.at + span.length, entry.crc);
         found.spans.push(span);
     }

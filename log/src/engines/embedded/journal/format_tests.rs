@@ -11,21 +11,21 @@ fn header_of(generation: u64, first: u64) -> Header {
 
 /// A half with these rows of two events each and a mark, above what was there before; and where each entry ends.
 fn written(half: &mut [u8], generation: u64, first: u64, rows: &[Vec<u8>]) -> Vec<usize> {
-    let mut head = Head::of(half);
+    let mut head = HalfHead::of(half);
     let mut link = head.put_header(&header_of(generation, first));
     let mut bytes = head.bytes().to_vec();
     let (mut ends, mut next) = (Vec::new(), first);
     for row in rows {
-        link = put_entry(&Place { log: LOG, generation, link, first: next }, 2, row, &mut bytes);
+        link = put_entry(&EntryPlace { log: LOG, generation, link, first: next }, 2, row, &mut bytes);
         ends.push(bytes.len());
         next += 2;
     }
-    put_mark(&Place { log: LOG, generation, link, first: next }, &mut bytes);
+    put_mark(&EntryPlace { log: LOG, generation, link, first: next }, &mut bytes);
     half[..bytes.len()].copy_from_slice(&bytes);
     ends
 }
 
-fn rows_in(half: &[u8], found: &Found) -> Vec<Vec<u8>> {
+fn rows_in(half: &[u8], found: &HalfContent) -> Vec<Vec<u8>> {
     found.spans.iter().map(|span| half[span.at..span.at + span.length].to_vec()).collect()
 }
 
@@ -100,7 +100,7 @@ fn what_looks_like_an_entry_of_another_log_or_an_earlier_generation_is_no_witnes
         let mut half = vec![0; HALF];
         written(&mut half, 5, 11, &[]);
         let mut entry = Vec::new();
-        put_mark(&Place { log, generation, link: 3, first: 100 }, &mut entry);
+        put_mark(&EntryPlace { log, generation, link: 3, first: 100 }, &mut entry);
         half[1001..1001 + ENTRY].copy_from_slice(&entry);
         assert_eq!(scan(&half).unwrap().unwrap().synced, synced, "{log} {generation}");
     }
@@ -115,11 +115,11 @@ fn a_half_that_is_none_is_refused_and_a_newer_one_by_name() {
         half[at] ^= 1;
         assert!(matches!(scan(&half), Err(Error::Corrupt { .. })), "byte {at}");
     }
-    assert_eq!(Head::of(&half).note(LOG), Some((0, Note::default())));
+    assert_eq!(HalfHead::of(&half).note(LOG), Some((0, Note::default())));
     for at in NOTE_AT..NOTE_AT + 20 {
         let mut half = half.clone();
         half[at] ^= 1;
-        assert_eq!(Head::of(&half).note(LOG), None, "byte {at}");
+        assert_eq!(HalfHead::of(&half).note(LOG), None, "byte {at}");
     }
     half[8] = 4;
     let crc = crc32fast::hash(&half[..NOTE_AT - 4]);
@@ -153,7 +153,7 @@ fn a_head_that_is_torn_anywhere_is_the_one_before_or_the_new_one() {
 
 #[test]
 fn a_note_that_is_torn_anywhere_is_the_one_before_or_the_new_one() {
-    let mut head = Head::EMPTY;
+    let mut head = HalfHead::EMPTY;
     head.put_header(&header_of(1, 1));
     for synced in 1..6 {
         let (slot, before) = head.note(LOG).unwrap();
@@ -162,7 +162,7 @@ fn a_note_that_is_torn_anywhere_is_the_one_before_or_the_new_one() {
         next.put_note(1 - slot, LOG, note);
         assert_eq!(next.note(LOG), Some((1 - slot, note)));
         torn(head.bytes(), next.bytes(), |head, what| {
-            let found = Head::of(head).note(LOG).expect(what).1;
+            let found = HalfHead::of(head).note(LOG).expect(what).1;
             assert!([before, note].contains(&found), "{what}: {found:?}");
         });
         head = next;
@@ -191,14 +191,14 @@ fn a_half_of_format_2_is_read_and_begun_anew_beside_what_it_says() {
     let crc = crc32fast::hash(&half[..NOTE_AT - 4]);
     half[NOTE_AT - 4..NOTE_AT].copy_from_slice(&crc.to_le_bytes());
     let mut entry = Vec::new();
-    put_entry(&Place { log: LOG, generation: 5, link: crc, first: 11 }, 2, &[7; 200], &mut entry);
+    put_entry(&EntryPlace { log: LOG, generation: 5, link: crc, first: 11 }, 2, &[7; 200], &mut entry);
     half[SLOT..SLOT + entry.len()].copy_from_slice(&entry);
     let found = scan(&half).unwrap().unwrap();
-    assert_eq!((found.format, rows_in(&half, &found)), (Format::Two, vec![vec![7; 200]]));
-    assert_eq!(Head::of(&half).note(LOG), Some((0, Note::default())));
+    assert_eq!((found.format, rows_in(&half, &found)), (JournalFormat::Two, vec![vec![7; 200]]));
+    assert_eq!(HalfHead::of(&half).note(LOG), Some((0, Note::default())));
     let before = half.clone();
     written(&mut half, 6, 13, &[]);
-    assert_eq!(scan(&half).unwrap().unwrap().format, Format::Three);
+    assert_eq!(scan(&half).unwrap().unwrap().format, JournalFormat::Three);
     torn(&before[..HEAD], &half[..HEAD], |head, what| {
         let found = header(head).unwrap().expect(what).1;
         assert!([header_of(5, 11), header_of(6, 13)].contains(&found), "{what}: {found:?}");

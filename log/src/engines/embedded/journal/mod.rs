@@ -37,7 +37,7 @@ use crate::Error;
 use super::fault::is_full;
 
 pub(crate) use file::{JournalFile, NAME};
-use format::{ENTRY, Format, HEAD, Head, Header, Note, Place, put_entry, put_mark};
+use format::{ENTRY, EntryPlace, HEAD, HalfHead, Header, JournalFormat, Note, put_entry, put_mark};
 pub(crate) use opened::Before;
 pub use opened::Loss;
 
@@ -57,16 +57,16 @@ const NOTE_EVERY: u64 = 16 << 10;
 const FIRST_STEP: u64 = 64 << 10;
 const LAST_STEP: u64 = 1 << 20;
 
-pub(crate) type Storage = Arc<dyn StorageBackend>;
+pub(crate) type JournalBackend = Arc<dyn StorageBackend>;
 
 pub(crate) struct Journal {
-    storage: Storage,
+    storage: JournalBackend,
     log: u64,
     half_bytes: u64,
     /// The length of the file: everything up to here has its place on the disk.
     allocated: u64,
     /// The heads of both halves.
-    heads: [Head; 2],
+    heads: [HalfHead; 2],
     /// The note in the first head: the file's length and the last synced event; below, its slot, and where `end` was
     /// then.
     noted: Note,
@@ -79,7 +79,7 @@ pub(crate) struct Journal {
     synced: Option<u64>,
     step: u64,
     /// Rows that are shown, oldest first.
-    index: VecDeque<Row>,
+    index: VecDeque<RowPlace>,
     generation: u64,
     /// The half that is appended to, where, and what the next entry links to.
     half: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Journal {
     /// Set when the disk and the cache may differ.
     has_failed: bool,
     /// The format in which the journal was found. Only the newest is appended to.
-    format: Format,
+    format: JournalFormat,
     /// Another one is opened on the same file.
     is_replaced: Cell<bool>,
     /// Reused from append to append.
@@ -99,7 +99,7 @@ pub(crate) struct Journal {
 
 /// The place of a row in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Row {
+struct RowPlace {
     first: u64,
     events: u32,
     half: u64,
@@ -107,7 +107,7 @@ struct Row {
     length: usize,
 }
 
-impl Row {
+impl RowPlace {
     const fn next(&self) -> u64 {
         self.first.saturating_add(self.events as u64)
     }
@@ -123,7 +123,7 @@ pub(crate) enum NotAppended {
 
 impl Journal {
     /// Begins the journal of a log that has none yet.
-    pub(crate) fn begin(storage: Storage, log: u64, half_bytes: u64, next: Seq) -> Result<Self, Error> {
+    pub(crate) fn begin(storage: JournalBackend, log: u64, half_bytes: u64, next: Seq) -> Result<Self, Error> {
         // More than a head, which is what a crash at this very point may leave, is somebody's rows.
         if storage.len().map_err(about)? > HEAD as u64 {
             return Err(foreign());
@@ -135,8 +135,8 @@ impl Journal {
 
     /// Makes the file anew: nothing that was in it counts, nor is there.
     pub(crate) fn begin_file(&mut self, next: Seq) -> Result<(), Error> {
-        (self.generation, self.format) = (self.generation + 1, Format::Three);
-        (self.noted, self.noted_slot, self.heads) = (Note::default(), 0, [Head::EMPTY; 2]);
+        (self.generation, self.format) = (self.generation + 1, JournalFormat::Three);
+        (self.noted, self.noted_slot, self.heads) = (Note::default(), 0, [HalfHead::EMPTY; 2]);
         let header = self.header(next.0);
         self.heads[0].put_header(&header);
         let begun = || -> io::Result<()> {
@@ -152,13 +152,13 @@ impl Journal {
         Ok(())
     }
 
-    fn empty(storage: Storage, log: u64, half_bytes: u64, allocated: u64) -> Self {
+    fn empty(storage: JournalBackend, log: u64, half_bytes: u64, allocated: u64) -> Self {
         Self {
             storage,
             log,
             half_bytes,
             allocated,
-            heads: [Head::EMPTY; 2],
+            heads: [HalfHead::EMPTY; 2],
             noted: Note::default(),
             noted_slot: 0,
             noted_at: 0,
@@ -172,7 +172,7 @@ impl Journal {
             chain: 0,
             moved_at: 0,
             has_failed: false,
-            format: Format::Three,
+            format: JournalFormat::Three,
             is_replaced: Cell::new(false),
             buffer: Vec::new(),
         }
@@ -223,7 +223,7 @@ impl Journal {
             self.storage.write(base, head.bytes()).map_err(about)?;
         }
         self.storage.sync_data().map_err(about)?;
-        self.format = Format::Three;
+        self.format = JournalFormat::Three;
         self.forget_all();
         Ok(())
     }
@@ -243,13 +243,13 @@ impl Journal {
     }
 
     /// The rows that must be in redb before the other half is begun.
-    pub(crate) fn needed_of_other(&self, covers: Seq) -> Rows {
+    pub(crate) fn needed_of_other(&self, covers: Seq) -> PendingRows {
         self.needed(covers, |row| row.half != self.half)
     }
 
     /// Some of them, if it is time: from the middle of this half on a piece now and then, so that few are left at its
     /// end, when everybody would wait for all of them.
-    pub(crate) fn rows_to_migrate(&self, covers: Seq) -> Option<Rows> {
+    pub(crate) fn rows_to_migrate(&self, covers: Seq) -> Option<PendingRows> {
         let piece = self.half_bytes / PIECES;
         let is_due = self.end > self.half_bytes / 2 && self.end - self.moved_at >= piece;
         if !is_due || self.index.front()?.half == self.half {
@@ -273,14 +273,15 @@ impl Journal {
     }
 
     /// The rows that must be in redb before the journal is done without. The newest is among them, covered or not.
-    pub(crate) fn needed_of_all(&self, covers: Seq) -> Rows {
+    pub(crate) fn needed_of_all(&self, covers: Seq) -> PendingRows {
         self.needed(covers, |_| true)
     }
 
-    fn needed(&self, covers: Seq, which: impl Fn(&Row) -> bool) -> Rows {
+    fn needed(&self, covers: Seq, which: impl Fn(&RowPlace) -> bool) -> PendingRows {
         let newest = self.index.back();
-        let is_needed = |row: &&Row| which(row) && (row.next() > covers.0.saturating_add(1) || newest == Some(row));
-        Rows { rows: self.index.iter().filter(is_needed).copied().collect(), storage: self.storage.clone() }
+        let is_needed =
+            |row: &&RowPlace| which(row) && (row.next() > covers.0.saturating_add(1) || newest == Some(row));
+        PendingRows { rows: self.index.iter().filter(is_needed).copied().collect(), storage: self.storage.clone() }
     }
 
     /// Goes on in the other half. What was needed of it is in redb.
@@ -307,7 +308,7 @@ impl Journal {
             chain = head.put_header(&Header { generation, ..self.header(first.0) });
             self.buffer.extend_from_slice(head.bytes());
         }
-        let place = Place { log: self.log, generation, link: chain, first: first.0 };
+        let place = EntryPlace { log: self.log, generation, link: chain, first: first.0 };
         chain = put_entry(&place, events, row, &mut self.buffer);
         let (from, length) = (base + self.end, self.buffer.len() as u64);
         // With room for the mark behind it.
@@ -321,7 +322,7 @@ impl Journal {
         (self.generation, self.chain, self.heads[self.half as usize]) = (generation, chain, head);
         self.end += length;
         let at = base + self.end - row.len() as u64;
-        self.index.push_back(Row { first: first.0, events, half: self.half, at, length: row.len() });
+        self.index.push_back(RowPlace { first: first.0, events, half: self.half, at, length: row.len() });
         self.leave_witness(first.0.saturating_add(u64::from(events) - 1));
         Ok(())
     }
@@ -335,7 +336,10 @@ impl Journal {
         if self.end + ENTRY as u64 <= self.half_bytes {
             self.buffer.clear();
             let first = synced.saturating_add(1);
-            put_mark(&Place { log: self.log, generation: self.generation, link: self.chain, first }, &mut self.buffer);
+            put_mark(
+                &EntryPlace { log: self.log, generation: self.generation, link: self.chain, first },
+                &mut self.buffer,
+            );
             let _ = self.storage.write(self.half * self.half_bytes + self.end, &self.buffer);
         }
         let length = if self.allocated > self.unsure_length { self.allocated } else { self.noted.length };
@@ -374,7 +378,7 @@ impl Journal {
 
     /// Whether the journal has to be begun anew before it can be appended to.
     pub(crate) fn is_of_older_format(&self) -> bool {
-        self.format != Format::Three
+        self.format != JournalFormat::Three
     }
 
     pub(crate) const fn has_failed(&self) -> bool {
@@ -428,12 +432,12 @@ impl Drop for Journal {
 }
 
 /// Rows on their way into redb.
-pub(crate) struct Rows {
-    rows: Vec<Row>,
-    storage: Storage,
+pub(crate) struct PendingRows {
+    rows: Vec<RowPlace>,
+    storage: JournalBackend,
 }
 
-impl Rows {
+impl PendingRows {
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -452,7 +456,7 @@ impl Rows {
     }
 }
 
-fn read(storage: &Storage, row: &Row) -> Result<(Seq, Vec<u8>), Error> {
+fn read(storage: &JournalBackend, row: &RowPlace) -> Result<(Seq, Vec<u8>), Error> {
     let mut bytes = vec![0; row.length];
     storage.read(row.at, &mut bytes).map_err(about)?;
     Ok((Seq(row.first), bytes))

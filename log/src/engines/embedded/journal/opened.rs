@@ -6,8 +6,8 @@ use onward_core::ids::Seq;
 
 use crate::Error;
 
-use super::format::{self, Format, Found, HEAD, Head, Header, Span, scan, witness};
-use super::{Journal, MAX_HALF_BYTES, NAME, Row, Storage, about, foreign};
+use super::format::{self, HEAD, HalfContent, HalfHead, Header, JournalFormat, RowSpan, scan, witness};
+use super::{Journal, JournalBackend, MAX_HALF_BYTES, NAME, RowPlace, about, foreign};
 
 /// Acknowledged events that are not there any more.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ impl Journal {
     /// redb; a gap is allowed where a snapshot covers what is missing. Whatever else is missing is a loss, and the rows
     /// up to there are what is left.
     pub(crate) fn open(
-        storage: Storage,
+        storage: JournalBackend,
         log: u64,
         half_bytes: u64,
         before: Before,
@@ -61,17 +61,17 @@ impl Journal {
         };
         // The first half is always begun, and says how long it is.
         let start = read(0, HEAD as u64)?;
-        let mut opened = Opened { before, what: None, synced: 0, is_cut: false };
+        let mut opened = JournalScan { before, what: None, synced: 0, is_cut: false };
         let mut noted = None;
-        let head = Head::of(&start);
+        let head = HalfHead::of(&start);
         let half_bytes = match format::header(&start) {
             Ok(Some((format, header, _))) if header.log == log && header.half_bytes <= MAX_HALF_BYTES => {
                 noted = head.note(log);
-                if noted.is_none() && format != Format::One {
+                if noted.is_none() && format != JournalFormat::One {
                     opened.damaged(format!("the note at the beginning of {NAME} is damaged"), ());
                 }
                 // The head has its length before it is written.
-                if format == Format::Three && allocated < HEAD as u64 {
+                if format == JournalFormat::Three && allocated < HEAD as u64 {
                     opened.damaged(format!("{NAME} is {allocated} bytes long, and was {HEAD} or more"), ());
                 }
                 header.half_bytes
@@ -88,8 +88,8 @@ impl Journal {
             opened.damaged(format!("{NAME} is {allocated} bytes long, and was {}", journal.noted.length), ());
         }
         let halves = [read(0, half_bytes)?, read(half_bytes, half_bytes)?];
-        journal.heads = [head, Head::of(&halves[1])];
-        let mut found: Vec<(u64, Found)> = Vec::new();
+        journal.heads = [head, HalfHead::of(&halves[1])];
+        let mut found: Vec<(u64, HalfContent)> = Vec::new();
         for (half, bytes) in (0..).zip(&halves) {
             match scan(bytes) {
                 Ok(Some(one)) if (one.header.log, one.header.half_bytes) == (log, half_bytes) => {
@@ -128,7 +128,7 @@ impl Journal {
 }
 
 /// State while the halves are looked at, the older one first.
-struct Opened {
+struct JournalScan {
     before: Before,
     /// The first thing that was noticed to be wrong.
     what: Option<String>,
@@ -138,13 +138,13 @@ struct Opened {
     is_cut: bool,
 }
 
-impl Opened {
+impl JournalScan {
     fn damaged<T>(&mut self, what: String, instead: T) -> T {
         self.what.get_or_insert(what);
         instead
     }
 
-    fn take_half(&mut self, journal: &mut Journal, half: u64, found: &Found) {
+    fn take_half(&mut self, journal: &mut Journal, half: u64, found: &HalfContent) {
         let Header { first, .. } = found.header;
         self.synced = self.synced.max(found.synced).max(first.saturating_sub(1));
         for span in &found.spans {
@@ -152,12 +152,12 @@ impl Opened {
         }
     }
 
-    fn take_span(&mut self, journal: &mut Journal, half: u64, span: &Span) {
+    fn take_span(&mut self, journal: &mut Journal, half: u64, span: &RowSpan) {
         let Before { stored, covers } = self.before;
         if self.is_cut || span.next() <= stored.0.saturating_add(1) {
             return;
         }
-        let expected = journal.index.back().map_or(stored.0.saturating_add(1), Row::next);
+        let expected = journal.index.back().map_or(stored.0.saturating_add(1), RowPlace::next);
         if span.first > expected && span.first <= covers.0.saturating_add(1) {
             journal.index.clear();
         } else if span.first != expected {
@@ -166,7 +166,7 @@ impl Opened {
             return self.damaged(what, ());
         }
         let at = half * journal.half_bytes + span.at as u64;
-        journal.index.push_back(Row { first: span.first, events: span.events, half, at, length: span.length });
+        journal.index.push_back(RowPlace { first: span.first, events: span.events, half, at, length: span.length });
     }
 
     fn loss(self, journal: &Journal) -> Option<Loss> {

@@ -20,7 +20,7 @@ use onward_core::time::Wall;
 use super::super::App;
 use super::super::may::{May, Read};
 use super::super::params::JobPath;
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::read::without_contents;
 use super::submit::EXEC;
 pub(crate) use history::fact;
@@ -29,8 +29,12 @@ use situation::Situation;
 /// Why a job is where it is, and what can be done about it.
 #[utoipa::path(get, path = "/v1/jobs/{id}/explain", tag = "jobs", params(("id" = String, Path)),
     responses((status = 200, body = Explanation),
-        (status = 404, description = "unknown_job", body = Problem, content_type = "application/problem+json")))]
-pub async fn get(_: May<Read>, State(app): State<App>, JobPath(job): JobPath) -> Result<Json<Explanation>, Problem> {
+        (status = 404, description = "unknown_job", body = ProblemResponse, content_type = "application/problem+json")))]
+pub async fn get(
+    _: May<Read>,
+    State(app): State<App>,
+    JobPath(job): JobPath,
+) -> Result<Json<Explanation>, ProblemResponse> {
     let view = without_contents(&app.engine, job).await?;
     Ok(Json(explain(&view, app.engine.log_time().await?)))
 }

@@ -27,10 +27,10 @@ use super::super::access::{Access, Scope};
 use super::super::json::Json;
 use super::super::may::{May, Operate, Read, Submit};
 use super::super::params::{Params, SchedulePath};
-use super::super::problem::Problem;
+use super::super::problem::ProblemResponse;
 use super::JOB_BYTES;
 use super::submit::{EXEC, needs_token_for_exec};
-use crate::engine::View;
+use crate::engine::ReadView;
 use request::{request_of, schedule_draft};
 
 pub fn routes() -> Router<App> {
@@ -55,34 +55,34 @@ const MAX_PAGE: usize = 1_000;
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct Page {
+pub struct RecordPage {
     /// At most so many.
     limit: Option<usize>,
     /// Go on where a page ended.
     cursor: Option<String>,
 }
 
-impl Page {
-    fn limit(&self, usual: usize, most: usize) -> Result<usize, Problem> {
+impl RecordPage {
+    fn limit(&self, usual: usize, most: usize) -> Result<usize, ProblemResponse> {
         match self.limit {
             None => Ok(usual),
             Some(limit) if (1..=most).contains(&limit) => Ok(limit),
             Some(limit) => {
                 let detail = format!("`limit` is {limit}; it must be from 1 to {most}");
-                Err(Problem::invalid(detail).of_field("limit"))
+                Err(ProblemResponse::invalid(detail).of_field("limit"))
             }
         }
     }
 }
 
 /// List schedules, by name.
-#[utoipa::path(get, path = "/v1/schedules", tag = "schedules", params(Page),
+#[utoipa::path(get, path = "/v1/schedules", tag = "schedules", params(RecordPage),
     responses((status = 200, body = ScheduleList)))]
 pub async fn list(
     _: May<Read>,
     State(app): State<App>,
-    Params(page): Params<Page>,
-) -> Result<Json<ScheduleList>, Problem> {
+    Params(page): Params<RecordPage>,
+) -> Result<Json<ScheduleList>, ProblemResponse> {
     let limit = page.limit(PAGE, MAX_PAGE)?;
     let after = page.cursor.and_then(Name::new);
     let found = app.engine.read(move |view| {
@@ -101,7 +101,7 @@ pub async fn list(
 }
 
 /// The schedule without all records but the last, which is what is shown, but with the trouble that they tell of.
-fn brief(name: &Name, schedule: &Known, view: &View<'_>) -> Brief {
+fn brief(name: &Name, schedule: &Known, view: &ReadView<'_>) -> Brief {
     let now = view.manager.log_time_at(crate::clock::now().mono);
     let trouble = view.manager.schedule_trouble(name, now);
     let last = schedule.last().cloned();
@@ -112,14 +112,15 @@ fn brief(name: &Name, schedule: &Known, view: &View<'_>) -> Brief {
 
 type Brief = (Known, Option<(ScheduleTrouble, Wall)>);
 
-async fn find(app: &App, name: &Name) -> Result<Brief, Problem> {
+async fn find(app: &App, name: &Name) -> Result<Brief, ProblemResponse> {
     let wanted = name.clone();
-    let read = move |view: &View<'_>| view.manager.state().schedule(&wanted).map(|known| brief(&wanted, known, view));
+    let read =
+        move |view: &ReadView<'_>| view.manager.state().schedule(&wanted).map(|known| brief(&wanted, known, view));
     let found = app.engine.read(read).await?;
     found.ok_or_else(|| Refusal::UnknownSchedule.into())
 }
 
-async fn shown(app: &App, name: &Name) -> Result<Schedule, Problem> {
+async fn shown(app: &App, name: &Name) -> Result<Schedule, ProblemResponse> {
     let (mut known, trouble) = find(app, name).await?;
     template::fetch(&app.engine, &mut known).await?;
     Ok(shape::schedule(name, &known, trouble, crate::clock::now().wall))
@@ -128,12 +129,12 @@ async fn shown(app: &App, name: &Name) -> Result<Schedule, Problem> {
 /// Get a schedule: its plan, its next and its last run.
 #[utoipa::path(get, path = "/v1/schedules/{name}", tag = "schedules", params(("name" = String, Path)),
     responses((status = 200, body = Schedule),
-        (status = 404, description = "unknown_schedule", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_schedule", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn get_one(
     _: May<Read>,
     State(app): State<App>,
     SchedulePath(name): SchedulePath,
-) -> Result<Json<Schedule>, Problem> {
+) -> Result<Json<Schedule>, ProblemResponse> {
     Ok(Json(shown(&app, &name).await?))
 }
 
@@ -142,15 +143,15 @@ pub async fn get_one(
     request_body = SetSchedule, responses(
         (status = 201, description = "a new one", body = Schedule),
         (status = 200, description = "another plan, or the same", body = Schedule),
-        (status = 400, description = "invalid", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "forbidden, exec_needs_token", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "limited", body = Problem, content_type = "application/problem+json")))]
+        (status = 400, description = "invalid", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 403, description = "forbidden, exec_needs_token", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 429, description = "limited", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn put(
     May { access, .. }: May<Operate>,
     State(app): State<App>,
     SchedulePath(name): SchedulePath,
     Json(body): Json<SetSchedule>,
-) -> Result<(StatusCode, Json<Schedule>), Problem> {
+) -> Result<(StatusCode, Json<Schedule>), ProblemResponse> {
     access.need(Scope::Submit)?;
     let draft = schedule_draft(body, name.clone(), app.engine.rules())?;
     if !access.may_exec() && draft.job.workflows.iter().any(|workflow| &*workflow.kind == EXEC) {
@@ -164,12 +165,12 @@ pub async fn put(
 /// Remove a schedule, and what is known of its instants. Its runs go on.
 #[utoipa::path(delete, path = "/v1/schedules/{name}", tag = "schedules", params(("name" = String, Path)),
     responses((status = 200, body = RemoveAnswer),
-        (status = 404, description = "unknown_schedule", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_schedule", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn remove(
     _: May<Operate>,
     State(app): State<App>,
     SchedulePath(name): SchedulePath,
-) -> Result<Json<RemoveAnswer>, Problem> {
+) -> Result<Json<RemoveAnswer>, ProblemResponse> {
     app.engine.remove_schedule(name.clone()).await?;
     Ok(Json(RemoveAnswer { name: name.to_string(), removed: true }))
 }
@@ -177,13 +178,13 @@ pub async fn remove(
 /// Start nothing that is due until it is resumed.
 #[utoipa::path(post, path = "/v1/schedules/{name}/pause", tag = "schedules", params(("name" = String, Path)),
     request_body = Nothing, responses((status = 200, body = Schedule),
-        (status = 404, description = "unknown_schedule", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_schedule", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn pause(
     _: May<Operate>,
     State(app): State<App>,
     SchedulePath(name): SchedulePath,
     _: Json<Nothing>,
-) -> Result<Json<Schedule>, Problem> {
+) -> Result<Json<Schedule>, ProblemResponse> {
     app.engine.pause_schedule(name.clone()).await?;
     Ok(Json(shown(&app, &name).await?))
 }
@@ -191,14 +192,14 @@ pub async fn pause(
 /// Start again what is due.
 #[utoipa::path(post, path = "/v1/schedules/{name}/resume", tag = "schedules", params(("name" = String, Path)),
     request_body = Nothing, responses((status = 200, body = Schedule),
-        (status = 403, description = "exec_needs_token", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "unknown_schedule", body = Problem, content_type = "application/problem+json")))]
+        (status = 403, description = "exec_needs_token", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 404, description = "unknown_schedule", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn resume(
     May { access, .. }: May<Operate>,
     State(app): State<App>,
     SchedulePath(name): SchedulePath,
     _: Json<Nothing>,
-) -> Result<Json<Schedule>, Problem> {
+) -> Result<Json<Schedule>, ProblemResponse> {
     check_exec(&app, &access, &name).await?;
     app.engine.resume_schedule(name.clone()).await?;
     Ok(Json(shown(&app, &name).await?))
@@ -209,16 +210,16 @@ pub async fn resume(
     request_body = RunNow, responses(
         (status = 201, description = "a run was started", body = SubmitAnswer),
         (status = 200, description = "known: the run of the same request", body = SubmitAnswer),
-        (status = 403, description = "exec_needs_token", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "unknown_schedule", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "unique_key_taken", body = Problem, content_type = "application/problem+json"),
-        (status = 429, description = "limited", body = Problem, content_type = "application/problem+json")))]
+        (status = 403, description = "exec_needs_token", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 404, description = "unknown_schedule", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 409, description = "unique_key_taken", body = ProblemResponse, content_type = "application/problem+json"),
+        (status = 429, description = "limited", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn run_now(
     May { access, .. }: May<Submit>,
     State(app): State<App>,
     SchedulePath(schedule): SchedulePath,
     Json(body): Json<RunNow>,
-) -> Result<(StatusCode, Json<SubmitAnswer>), Problem> {
+) -> Result<(StatusCode, Json<SubmitAnswer>), ProblemResponse> {
     check_exec(&app, &access, &schedule).await?;
     let request = request_of(body)?;
     let run = app.engine.run_schedule(schedule, request).await?;
@@ -227,7 +228,7 @@ pub async fn run_now(
 }
 
 /// Making jobs that run commands needs what submitting one does.
-async fn check_exec(app: &App, access: &Access, name: &Name) -> Result<(), Problem> {
+async fn check_exec(app: &App, access: &Access, name: &Name) -> Result<(), ProblemResponse> {
     if access.may_exec() {
         return Ok(());
     }
@@ -239,23 +240,22 @@ async fn check_exec(app: &App, access: &Access, name: &Name) -> Result<(), Probl
 }
 
 /// What became of due instants, the newest first. The last 256 records are kept.
-#[utoipa::path(get, path = "/v1/schedules/{name}/records", tag = "schedules", params(("name" = String, Path), Page),
+#[utoipa::path(get, path = "/v1/schedules/{name}/records", tag = "schedules", params(("name" = String, Path), RecordPage),
     responses((status = 200, body = RecordList),
-        (status = 404, description = "unknown_schedule", body = Problem, content_type = "application/problem+json")))]
+        (status = 404, description = "unknown_schedule", body = ProblemResponse, content_type = "application/problem+json")))]
 pub async fn records(
     _: May<Read>,
     State(app): State<App>,
     SchedulePath(name): SchedulePath,
-    Params(page): Params<Page>,
-) -> Result<Json<RecordList>, Problem> {
+    Params(page): Params<RecordPage>,
+) -> Result<Json<RecordList>, ProblemResponse> {
     let limit = page.limit(PAGE, RECORDS_KEPT)?;
-    let before =
-        match &page.cursor {
-            None => None,
-            Some(text) => Some(parse_record_cursor(text).ok_or_else(|| {
-                Problem::invalid("`cursor` is not one that a page of records gave").of_field("cursor")
-            })?),
-        };
+    let before = match &page.cursor {
+        None => None,
+        Some(text) => Some(parse_record_cursor(text).ok_or_else(|| {
+            ProblemResponse::invalid("`cursor` is not one that a page of records gave").of_field("cursor")
+        })?),
+    };
     let found = app.engine.read(move |view| {
         let schedule = view.manager.state().schedule(&name)?;
         let newest_first = schedule.records.list.iter().rev();
@@ -286,15 +286,15 @@ fn parse_record_cursor(text: &str) -> Option<(Wall, Option<JobId>)> {
 
 #[cfg(test)]
 mod tests {
-    use onward_core::schedule::Reason;
+    use onward_core::schedule::RecordReason;
 
     use super::*;
 
     #[test]
     fn records_of_one_millisecond_have_cursors_of_their_own() {
         let due = Wall::from_ms(1_800_000_000_000);
-        let runs = [1, 2].map(|n| Record::fired(due, Reason::RunNow, due, JobId::from_u128(n)));
-        let passed = Record { job: None, reason: Reason::StillRunning, ..runs[0].clone() };
+        let runs = [1, 2].map(|n| Record::fired(due, RecordReason::RunNow, due, JobId::from_u128(n)));
+        let passed = Record { job: None, reason: RecordReason::StillRunning, ..runs[0].clone() };
         for record in runs.iter().chain([&passed]) {
             assert_eq!(parse_record_cursor(&record_cursor(record)), Some((record.due, record.job)));
         }

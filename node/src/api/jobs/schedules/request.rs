@@ -5,16 +5,16 @@ use core::time::Duration;
 use onward_api::schedule::{MissedWord, OverlapWord, RunNow, SetSchedule};
 use onward_core::ids::Name;
 use onward_core::input::ScheduleDraft;
-use onward_core::schedule::{Missed, Overlap, Timing};
+use onward_core::schedule::{MissedPolicy, Overlap, Timing};
 use onward_core::settings::Rules;
 use onward_health::schedule::Calendar;
 
-use super::super::super::problem::Problem;
+use super::super::super::problem::ProblemResponse;
 use super::super::super::span;
 use super::super::command::request_id;
 use super::super::request::draft;
 
-pub fn schedule_draft(body: SetSchedule, schedule: Name, rules: &Rules) -> Result<ScheduleDraft, Problem> {
+pub fn schedule_draft(body: SetSchedule, schedule: Name, rules: &Rules) -> Result<ScheduleDraft, ProblemResponse> {
     let (timing, calendar) = timing(body.cron, body.zone, span::if_given("every_s", body.every_s)?)?;
     let jitter = span::if_given("jitter_s", body.jitter_s)?.unwrap_or_default();
     check_jitter(jitter, &calendar)?;
@@ -28,9 +28,9 @@ pub fn schedule_draft(body: SetSchedule, schedule: Name, rules: &Rules) -> Resul
             Some(OverlapWord::Allow) => Overlap::Allow,
         },
         missed: match body.missed {
-            None | Some(MissedWord::Once) => Missed::Once,
-            Some(MissedWord::Skip) => Missed::Skip,
-            Some(MissedWord::All) => Missed::All,
+            None | Some(MissedWord::Once) => MissedPolicy::Once,
+            Some(MissedWord::Skip) => MissedPolicy::Skip,
+            Some(MissedWord::All) => MissedPolicy::All,
         },
         jitter,
         critical: body.critical.unwrap_or(false),
@@ -39,25 +39,29 @@ pub fn schedule_draft(body: SetSchedule, schedule: Name, rules: &Rules) -> Resul
 }
 
 /// A start that comes later than the next instant would make that one late, or skipped.
-fn check_jitter(jitter: Duration, calendar: &Calendar) -> Result<(), Problem> {
+fn check_jitter(jitter: Duration, calendar: &Calendar) -> Result<(), ProblemResponse> {
     match calendar.longest_gap(crate::clock::now().wall) {
         Some(gap) if jitter > gap => {
             let why = "no longer than from one due instant to the next; give less jitter, or a longer interval";
             let detail = format!("`jitter_s` is {jitter:?}; it must be from 0s to {gap:?}, {why}");
-            Err(Problem::invalid(detail).of_field("jitter_s"))
+            Err(ProblemResponse::invalid(detail).of_field("jitter_s"))
         }
         _ => Ok(()),
     }
 }
 
-fn of_job(problem: Problem) -> Problem {
+fn of_job(problem: ProblemResponse) -> ProblemResponse {
     let field = problem.field.as_ref().map_or_else(|| "job".to_owned(), |field| format!("job.{field}"));
     problem.of_field(field)
 }
 
 /// Only what is due at some time is a timing.
-fn timing(cron: Option<String>, zone: Option<String>, every: Option<Duration>) -> Result<(Timing, Calendar), Problem> {
-    let refuse = |field: &str, detail: &str| Err(Problem::invalid(detail.to_owned()).of_field(field));
+fn timing(
+    cron: Option<String>,
+    zone: Option<String>,
+    every: Option<Duration>,
+) -> Result<(Timing, Calendar), ProblemResponse> {
+    let refuse = |field: &str, detail: &str| Err(ProblemResponse::invalid(detail.to_owned()).of_field(field));
     let (timing, field) = match (cron, every) {
         (Some(_), Some(_)) => {
             return refuse("every_s", "`cron` and `every_s` exclude each other; give one of them");
@@ -82,6 +86,6 @@ fn timing(cron: Option<String>, zone: Option<String>, every: Option<Duration>) -
 }
 
 /// The name of a request, if it has one.
-pub fn request_of(body: RunNow) -> Result<Option<Name>, Problem> {
+pub fn request_of(body: RunNow) -> Result<Option<Name>, ProblemResponse> {
     body.request_id.map(request_id).transpose()
 }

@@ -9,8 +9,8 @@ use onward_core::job::{JobSpec, WorkflowSpec};
 use onward_core::payload::Payload;
 use onward_core::state::Schedule as Known;
 
-use super::super::super::payload::{self, Shown};
-use super::super::super::problem::Problem;
+use super::super::super::payload::{self, PayloadView};
+use super::super::super::problem::ProblemResponse;
 use super::super::shape;
 use crate::engine::Engine;
 
@@ -61,8 +61,8 @@ fn of_workflow(workflow: &WorkflowSpec, spec: &JobSpec) -> WorkflowTemplate {
         Payload::Stored(_) => (None, None),
         Payload::Inline(bytes) if bytes.is_empty() => (None, None),
         given => match payload::show_payload(given, content_type.as_deref()) {
-            Shown::Json(json) => (Some(json.to_owned().into()), None),
-            Shown::Base64(text) => (None, Some(text)),
+            PayloadView::Json(json) => (Some(json.to_owned().into()), None),
+            PayloadView::Base64(text) => (None, Some(text)),
         },
     };
     WorkflowTemplate {
@@ -76,7 +76,7 @@ fn of_workflow(workflow: &WorkflowSpec, spec: &JobSpec) -> WorkflowTemplate {
 }
 
 /// Puts the bytes of large payloads into the template.
-pub async fn fetch(engine: &Engine, known: &mut Known) -> Result<(), Problem> {
+pub async fn fetch(engine: &Engine, known: &mut Known) -> Result<(), ProblemResponse> {
     if known.plan.job.workflows.iter().all(|workflow| workflow.payload.as_stored().is_none()) {
         return Ok(());
     }

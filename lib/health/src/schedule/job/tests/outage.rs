@@ -32,7 +32,7 @@ impl ScheduleStore for Away {
         ScheduleStore::open(&self.store, job, now).await
     }
 
-    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn add(&self, job: &str, after: Wall, entries: Vec<ScheduleEntry>) -> Result<bool, StoreError> {
         self.asked(true).await?;
         ScheduleStore::add(&self.store, job, after, entries).await
     }
@@ -52,7 +52,7 @@ impl ScheduleStore for Away {
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_store_is_over_when_the_store_is_back() {
     let store = Away::default();
-    let job = noting(&Seen::default(), "daily", DAY).critical().clock(wall()).store(store.clone());
+    let job = noting(&RunList::default(), "daily", DAY).critical().clock(wall()).store(store.clone());
     let (health, stopper, serving) = serve(job);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(health.report().ready);
@@ -119,7 +119,7 @@ async fn a_store_that_gives_no_answer_is_away() {
 /// Nothing fails that is only read, and a due instant cannot have its record.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_takes_nothing_is_away() {
-    let (store, seen) = (Away::default(), Seen::default());
+    let (store, seen) = (Away::default(), RunList::default());
     let job = noting(&seen, "tick", Duration::from_secs(600)).critical().clock(wall()).store(store.clone());
     let (health, stopper, serving) = serve(job);
     store.read_only.store(true, Ordering::Relaxed);

@@ -6,15 +6,15 @@ use super::*;
 
 /// A store that counts how often it is asked, and notes what it took. One that is asked without end falls silent.
 #[derive(Clone, Default)]
-struct Counted {
+struct CountingStore {
     store: MemoryStore,
     asked: Arc<AtomicU32>,
-    entries: Arc<Mutex<Vec<Entry>>>,
+    entries: Arc<Mutex<Vec<ScheduleEntry>>>,
 }
 
 const TOO_OFTEN: u32 = 5_000;
 
-impl ScheduleStore for Counted {
+impl ScheduleStore for CountingStore {
     async fn open(&self, job: &str, now: Wall) -> Result<JobRecords, StoreError> {
         if self.asked.fetch_add(1, Ordering::Relaxed) > TOO_OFTEN {
             std::future::pending::<()>().await;
@@ -22,7 +22,7 @@ impl ScheduleStore for Counted {
         ScheduleStore::open(&self.store, job, now).await
     }
 
-    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn add(&self, job: &str, after: Wall, entries: Vec<ScheduleEntry>) -> Result<bool, StoreError> {
         self.entries.lock().unwrap().extend(entries.clone());
         ScheduleStore::add(&self.store, job, after, entries).await
     }
@@ -37,7 +37,7 @@ impl ScheduleStore for Counted {
 }
 
 /// A job of every second, whose first run takes so many of them.
-fn job(first_secs: u64, store: &Counted) -> Job {
+fn job(first_secs: u64, store: &CountingStore) -> Job {
     let runs = Arc::new(AtomicU32::new(0));
     let work = move |_: JobRun| {
         let is_first = runs.fetch_add(1, Ordering::Relaxed) == 0;
@@ -54,7 +54,7 @@ fn job(first_secs: u64, store: &Counted) -> Job {
 
 #[tokio::test(start_paused = true)]
 async fn what_comes_when_all_places_are_taken_is_skipped_and_has_its_record() {
-    let store = Counted::default();
+    let store = CountingStore::default();
     let (health, stopper, serving) = serve(job(100, &store));
     tokio::time::sleep(Duration::from_millis(150_500)).await;
     let metrics = health.report().metrics();
@@ -69,13 +69,13 @@ async fn what_comes_when_all_places_are_taken_is_skipped_and_has_its_record() {
     let (mut next, mut queued, mut full) = (1, 0, 0);
     for entry in entries.iter() {
         match entry {
-            Entry::Fired { due, reason, .. } => {
+            ScheduleEntry::Fired { due, reason, .. } => {
                 assert_eq!(second(*due), next);
                 next += 1;
-                queued += usize::from(*reason == Reason::Queued);
+                queued += usize::from(*reason == RecordReason::Queued);
             }
-            Entry::Passed(passed) => {
-                assert_eq!((passed.reason, second(passed.first)), (Reason::QueueFull, next), "{passed:?}");
+            ScheduleEntry::Passed(passed) => {
+                assert_eq!((passed.reason, second(passed.first)), (RecordReason::QueueFull, next), "{passed:?}");
                 next += passed.count;
                 full += passed.count;
             }
@@ -88,7 +88,7 @@ async fn what_comes_when_all_places_are_taken_is_skipped_and_has_its_record() {
 /// More instants have come than are looked at at a time, and nothing can be decided about them.
 #[tokio::test(start_paused = true)]
 async fn a_backlog_behind_a_run_is_no_reason_to_ask_the_store_without_end() {
-    let store = Counted::default();
+    let store = CountingStore::default();
     let (health, _, serving) = serve(job(10_000, &store));
     tokio::time::sleep(Duration::from_secs(DUE_PER_LOT as u64 + 1_000)).await;
     let before = store.asked.load(Ordering::Relaxed);

@@ -5,19 +5,19 @@ use crate::schedule::SqliteStore;
 
 /// A store that is away, and a witness to what it took: which instants have a record.
 #[derive(Clone)]
-struct Witnessed<S> {
+struct ReplicaWitness<S> {
     store: S,
-    entries: Arc<Mutex<Vec<Entry>>>,
+    entries: Arc<Mutex<Vec<ScheduleEntry>>>,
 }
 
-impl<S: ScheduleStore> ScheduleStore for Witnessed<S> {
+impl<S: ScheduleStore> ScheduleStore for ReplicaWitness<S> {
     async fn open(&self, job: &str, now: Wall) -> Result<JobRecords, StoreError> {
         let answer = ScheduleStore::open(&self.store, job, now).await;
         DistantStore::travel().await;
         answer
     }
 
-    async fn add(&self, job: &str, after: Wall, entries: Vec<Entry>) -> Result<bool, StoreError> {
+    async fn add(&self, job: &str, after: Wall, entries: Vec<ScheduleEntry>) -> Result<bool, StoreError> {
         DistantStore::travel().await;
         let added = ScheduleStore::add(&self.store, job, after, entries.clone()).await?;
         if added {
@@ -50,10 +50,14 @@ fn dice(seed: u64) -> impl FnMut(u64) -> u64 {
 
 /// Replicas that share a store and are killed at any moment: in the middle of a run, of a question, of an answer.
 /// `fired` reads the due instants of all that was fired, each time.
-async fn kill_replicas<S: ScheduleStore + Clone>(store: S, kills: usize, fired: impl Fn(&Witnessed<S>) -> Vec<u64>) {
+async fn kill_replicas<S: ScheduleStore + Clone>(
+    store: S,
+    kills: usize,
+    fired: impl Fn(&ReplicaWitness<S>) -> Vec<u64>,
+) {
     const PERIOD: u64 = 120;
-    let witness = Witnessed { store, entries: Arc::default() };
-    let (seen, now) = (Seen::default(), wall());
+    let witness = ReplicaWitness { store, entries: Arc::default() };
+    let (seen, now) = (RunList::default(), wall());
     let job = || {
         let seen = Arc::clone(&seen);
         let work = move |run: JobRun| {
@@ -65,7 +69,7 @@ async fn kill_replicas<S: ScheduleStore + Clone>(store: S, kills: usize, fired: 
             }
         };
         let job = Job::every("tick", Duration::from_secs(PERIOD), work).unwrap().critical().clock(now.clone());
-        let job = job.overlap(Overlap::Allow).missed(Missed::All).longest_run(Duration::from_secs(30));
+        let job = job.overlap(Overlap::Allow).missed(MissedPolicy::All).longest_run(Duration::from_secs(30));
         job.store(witness.clone())
     };
     let mut dice = dice(7);
@@ -99,10 +103,10 @@ async fn kill_replicas<S: ScheduleStore + Clone>(store: S, kills: usize, fired: 
 
 #[tokio::test(start_paused = true)]
 async fn replicas_that_are_killed_a_thousand_times_leave_one_record_for_each_instant() {
-    let fired = |witness: &Witnessed<MemoryStore>| {
-        let due = |entry: &Entry| match entry {
-            Entry::Fired { due, .. } => due.as_ms(),
-            Entry::Passed(passed) => panic!("by `all` and `allow` every instant fires: {passed:?}"),
+    let fired = |witness: &ReplicaWitness<MemoryStore>| {
+        let due = |entry: &ScheduleEntry| match entry {
+            ScheduleEntry::Fired { due, .. } => due.as_ms(),
+            ScheduleEntry::Passed(passed) => panic!("by `all` and `allow` every instant fires: {passed:?}"),
         };
         witness.entries.lock().unwrap().iter().map(due).collect()
     };
@@ -115,7 +119,7 @@ async fn and_so_they_do_where_they_share_a_file_of_sqlite() {
     let path = folder.path().join("s.db");
     let store = SqliteStore::open(&path).await.unwrap();
     // From the file itself: a replica may be killed between its commit and the answer.
-    let fired = |_: &Witnessed<SqliteStore>| {
+    let fired = |_: &ReplicaWitness<SqliteStore>| {
         let file = rusqlite::Connection::open(&path).unwrap();
         let mut read = file.prepare("SELECT due_ms FROM onward_schedule_records WHERE record = 'fired'").unwrap();
         let due = read.query_map([], |row| row.get::<_, i64>(0)).unwrap();
@@ -129,7 +133,7 @@ async fn a_weekly_job_survives_daily_restarts_on_sqlite_as_well() {
     const DAY: u64 = 86_400;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s.db");
-    let (seen, now) = (Seen::default(), wall());
+    let (seen, now) = (RunList::default(), wall());
     for _ in 0..15 {
         let store = SqliteStore::open(&path).await.unwrap();
         let job = noting(&seen, "weekly", Duration::from_secs(7 * DAY)).critical().clock(now.clone()).store(store);
