@@ -34,6 +34,24 @@ impl LeaderView {
         watch::Sender::new(Self::Starting)
     }
 
+    /// Publishes what a node knows now, and logs it where it is news.
+    pub(crate) fn publish(self, to: &watch::Sender<Self>) {
+        to.send_if_modified(|known| {
+            let is_news = *known != self;
+            if is_news {
+                tracing::info!(role = self.role(), view = ?self, "leadership");
+                *known = self;
+            }
+            is_news
+        });
+    }
+
+    /// Publishes that nobody here knows who leads, if it is this node that was last known to.
+    pub(crate) fn publish_cut_off(to: &watch::Sender<Self>) {
+        let Self::Leading { term } = *to.borrow() else { return };
+        Self::CutOff { term }.publish(to);
+    }
+
     pub const fn role(&self) -> &'static str {
         match self {
             Self::Starting => "starting",

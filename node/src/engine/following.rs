@@ -44,20 +44,12 @@ impl Engine {
 
 impl EngineState {
     pub(super) fn publish(&self, view: LeaderView) {
-        self.leader_view.send_if_modified(|known| {
-            let is_news = *known != view;
-            if is_news {
-                tracing::info!(role = view.role(), view = ?view, "leadership");
-                *known = view;
-            }
-            is_news
-        });
+        view.publish(&self.leader_view);
     }
 
     /// Publishes that nobody here knows who leads, if it is this node that was last known to.
     pub(super) fn publish_cut_off(&self) {
-        let LeaderView::Leading { term } = *self.leader_view.borrow() else { return };
-        self.publish(LeaderView::CutOff { term });
+        LeaderView::publish_cut_off(&self.leader_view);
     }
 
     /// Whether calls are better made elsewhere.

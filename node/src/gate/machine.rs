@@ -25,11 +25,11 @@ use super::term::{FollowerLoad, GateStartRole, HeldCalls, LoopControl, begin, be
 use super::{Command, GateStart, GateState, ReadWork, RunningThread, notices};
 use crate::clock;
 use crate::cluster::leader::LeaderView;
-use crate::engine::EngineRefusal;
 use crate::engine::content::Contents;
 use crate::engine::load::{self, Meter};
 use crate::engine::vitals::DieOnPanic;
 use crate::engine::watch::Watchers;
+use crate::engine::{EngineRefusal, may_pass};
 use crate::outbox::BacklogSender;
 use crate::run_loop::{
     CloseAtEnd, CommitAnswer, CommitQueue, CommitReply, CommitRequest, Commits, Committer, Host as _, NewTerm,
@@ -109,6 +109,10 @@ fn run_terms(first: GateStartRole, mut start: GateStart, shared: &Arc<GateState>
             }
             TermEnd::Failed(error) => {
                 start.leadership.term_ended();
+                // The next look at the seat may take long.
+                if start.heirs.is_some() && may_pass(&error) {
+                    shared.publish_cut_off();
+                }
                 report_trouble(shared, &error);
             }
             TermEnd::SeatLost => {

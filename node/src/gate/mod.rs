@@ -359,14 +359,12 @@ impl GateState {
     }
 
     fn publish(&self, view: LeaderView) {
-        self.leader_view.send_if_modified(|known| {
-            let is_news = *known != view;
-            if is_news {
-                tracing::info!(role = view.role(), view = ?view, "leadership");
-                *known = view;
-            }
-            is_news
-        });
+        view.publish(&self.leader_view);
+    }
+
+    /// Publishes that nobody here knows who leads, if it is this gate that was last known to.
+    fn publish_cut_off(&self) {
+        LeaderView::publish_cut_off(&self.leader_view);
     }
 
     /// Whether calls are better made elsewhere.

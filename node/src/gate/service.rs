@@ -223,12 +223,17 @@ fn closed() -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::SoleLeader;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crate::cluster::{HandoverError, Heir, Leadership, OwnStanding, SeatLook, SoleLeader};
     use crate::engine::{EngineStart, Pacing};
     use crate::gate::GateStart;
     use onward_core::fence::GateEpoch;
+    use onward_core::fence::Term;
     use onward_core::gate::message::Placement;
     use onward_core::ids::JobId;
+    use onward_core::input::Submission;
     use onward_core::job::Draft;
     use onward_core::job::draft::WorkflowDraft;
     use onward_core::payload::{Digest, Payload};
@@ -236,19 +241,23 @@ mod tests {
     use onward_log::{Log, MemoryLog};
     use onward_proto::v1::gate_frame::Message;
 
-    fn engine() -> GateEngine {
-        let log = MemoryLog::new();
-        GateEngine::start(GateStart {
+    fn start(log: impl FnMut() -> Result<Box<dyn Log>, onward_log::Error> + Send + 'static) -> GateStart {
+        GateStart {
             rules: Settings::default().check().expect("the defaults are in range"),
             id: 1,
-            log: Box::new(move || Ok(Box::new(log.clone()) as Box<dyn Log>)),
+            log: Box::new(log),
             leadership: Box::new(SoleLeader),
             heirs: None,
             snapshot_every: EngineStart::SNAPSHOT_EVERY,
             pacing: Pacing::default(),
             hang_after: EngineStart::HANG_AFTER,
-        })
-        .expect("a log in memory can be opened")
+        }
+    }
+
+    fn engine() -> GateEngine {
+        let log = MemoryLog::new();
+        GateEngine::start(start(move || Ok(Box::new(log.clone()) as Box<dyn Log>)))
+            .expect("a log in memory can be opened")
     }
 
     fn submit(workflows: usize, payload: &Payload) -> ToDatacenter {
@@ -281,6 +290,58 @@ mod tests {
             sent.push(placement.draft.map_or(0, |draft| draft.workflows.len()));
         }
         assert_eq!(sent, [31, 1]);
+        engine.stop();
+    }
+
+    /// Sees the seat unless it is told that the storage is away.
+    struct CutOffWhenTold(Arc<AtomicBool>);
+
+    impl Leadership for CutOffWhenTold {
+        fn look(&mut self, own: OwnStanding) -> SeatLook {
+            match self.0.load(Ordering::Relaxed) {
+                true => SeatLook::Unseen,
+                false if own.is_caught_up => SeatLook::Try,
+                false => SeatLook::Follow { term: Term::default(), leader: None },
+            }
+        }
+
+        fn hand_over(&mut self, _term: Term, _heir: &Heir) -> Result<(), HandoverError> {
+            Err(HandoverError::Alone)
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_gate_that_is_cut_off_from_its_storage_does_not_say_that_it_leads() {
+        let (log, is_away) = (MemoryLog::new(), Arc::new(AtomicBool::new(false)));
+        let (theirs, away) = (log.clone(), is_away.clone());
+        let started = start(move || match away.load(Ordering::Relaxed) {
+            true => Err(onward_log::Error::Unknown { cause: "it is away".into() }),
+            false => Ok(Box::new(theirs.clone()) as Box<dyn Log>),
+        });
+        let (seat_ttl, gap_after) = (Duration::from_millis(600), Duration::from_millis(599));
+        let short = Settings { seat_ttl, gap_after, ..Settings::default() };
+        let engine = GateEngine::start(GateStart {
+            rules: short.check().expect("a seat may be short"),
+            pacing: Pacing {
+                ask_again: Duration::from_millis(1),
+                term_every: Duration::from_millis(10),
+                ..Pacing::default()
+            },
+            leadership: Box::new(CutOffWhenTold(is_away.clone())),
+            ..started
+        })
+        .expect("a log in memory can be opened");
+        let mut view = engine.leader_view().subscribe();
+        let leads = |view: &LeaderView| matches!(view, LeaderView::Leading { .. });
+        view.wait_for(leads).await.expect("it leads");
+        is_away.store(true, Ordering::Relaxed);
+        log.doubt(true);
+        let job = Submission { id: engine.new_job_id(), draft: Draft::of_kind("k", *b"1") };
+        assert!(engine.submit(vec![job]).await.is_err());
+        view.wait_for(|view| matches!(view, LeaderView::CutOff { .. })).await.expect("it does not know who leads");
+        is_away.store(false, Ordering::Relaxed);
+        log.doubt(false);
+        view.wait_for(leads).await.expect("it leads again");
         engine.stop();
     }
 }

@@ -47,10 +47,12 @@ pub(super) fn begin_first(start: &mut GateStart, shared: &GateState) -> Result<G
 pub(super) fn begin(start: &mut GateStart, shared: &GateState) -> Result<GateStartRole, Error> {
     // Who leads is known before the log is read, which may take long. Whoever is alone with a log has seen no term yet.
     let own = OwnStanding { may_stand: false, ..OwnStanding::BEFORE_READING };
-    if let SeatLook::Follow { term, leader } = start.leadership.look(own)
-        && term != Term::default()
-    {
-        shared.publish(LeaderView::Following { term, leader });
+    match start.leadership.look(own) {
+        SeatLook::Follow { term, leader } if term != Term::default() => {
+            shared.publish(LeaderView::Following { term, leader });
+        }
+        SeatLook::Unseen => shared.publish_cut_off(),
+        SeatLook::Follow { .. } | SeatLook::Try => {}
     }
     let log = (start.log)()?;
     let gate = || Gate::new(start.rules.clone(), start.id, clock::now());
@@ -124,8 +126,10 @@ fn try_for_seat(follower: Follower<Gate>, start: &mut GateStart, shared: &GateSt
     if look != SeatLook::Try {
         // A follower that has read all there is does what it is there for.
         shared.vitals.takeover.rest();
-        if let SeatLook::Follow { term, leader } = look {
-            shared.publish(LeaderView::Following { term, leader });
+        match look {
+            SeatLook::Follow { term, leader } => shared.publish(LeaderView::Following { term, leader }),
+            SeatLook::Unseen => shared.publish_cut_off(),
+            SeatLook::Try => {}
         }
         return Ok(GateStartRole::Follows(follower));
     }
