@@ -75,7 +75,7 @@ async fn systemd_is_told_ready_alive_and_stopping() {
     let socket = folder.path().join("notify");
     let mut manager = ServiceManager::at(&socket);
     let mut command = onward(&["up", "--slots", "0", "--listen", &own_loopback(), "--data"]);
-    command.arg(folder.path().join("data")).env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "200000");
+    command.arg(folder.path().join("data")).env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", "500000");
     let mut node = Node::start_as(command);
     manager.hears("READY=1");
     assert!(!manager.seen.concat().contains("WATCHDOG=1"), "alive before it is ready: {:?}", manager.seen);
