@@ -502,4 +502,40 @@ mod tests {
         let back = SeatSight { handover: Some(ME), ..held_by(THIRD, 3) };
         assert_eq!(candidate.advise(at(11), &back, &well(0)), Advice::Try(TryReason::HandedOver));
     }
+
+    #[test]
+    fn a_term_that_was_handed_over_ends_a_row_of_short_ones() {
+        let mut candidate = candidate();
+        for now in [0, 10] {
+            candidate.leads(at(now));
+            candidate.term_ended(at(now + 10));
+        }
+        candidate.leads(at(5_000));
+        candidate.handed_over();
+        candidate.leads(at(6_000));
+        candidate.term_ended(at(6_010));
+        let waits = Advice::Wait(WaitReason::BackingOff);
+        assert_eq!(candidate.advise(at(7_009), &held_by(ME, 1), &well(0)), waits);
+        let again = Advice::Try(TryReason::OwnEarlierLife);
+        assert_eq!(candidate.advise(at(7_010), &held_by(ME, 1), &well(0)), again, "as after the first of them");
+    }
+
+    #[test]
+    fn refusals_and_silence_from_before_a_term_of_its_own_do_not_count_after_it() {
+        let refusing = CandidateStanding { is_leader_refusing: true, ..well(1) };
+        let unreached = CandidateStanding { is_leader_unreached: true, ..well(1) };
+        for (standing, wait_ms, why) in
+            [(refusing, 100, TryReason::LeaderGone), (unreached, 6_100, TryReason::LeaderUnreached)]
+        {
+            let mut second = candidate();
+            assert_eq!(second.advise(at(0), &held_by(OTHER, 0), &standing), MOVES);
+            second.leads(at(50));
+            second.handed_over();
+            // It writes all the time, as it did before.
+            for (ms, expected) in [(10_000, MOVES), (9_999 + wait_ms, MOVES), (10_000 + wait_ms, Advice::Try(why))] {
+                let seat = held_by(OTHER, i64::try_from(ms).unwrap());
+                assert_eq!(second.advise(at(ms), &seat, &standing), expected, "{ms}");
+            }
+        }
+    }
 }
