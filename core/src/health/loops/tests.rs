@@ -312,6 +312,32 @@ fn recovery_refills_the_whole_budget() {
 }
 
 #[test]
+fn what_is_restored_leaves_nothing_of_an_earlier_budget() {
+    let within = Duration::from_secs(600);
+    let budgets = [
+        FailureBudget::Consecutive(3),
+        FailureBudget::Window { n: 3, within },
+        FailureBudget::Ratio { ratio: 0.5, min_sample: 3, within },
+    ];
+    for budget in budgets {
+        let rule = LoopRule { budget, ..rule() };
+        for failures in [2, 3] {
+            let mut health = play(rule, &[(1, OK)]);
+            (2..2 + failures).for_each(|at| health.end(s(at), FAILED));
+            health.restore(s(10), s(9));
+            let healthy = LoopStatus { state: Healthy, reason: WithinBudgetAndFresh, since: s(10) };
+            for at in [11, 12] {
+                assert_eq!(health.state(s(at)), healthy, "{budget:?}, {failures} failures before");
+                health.end(s(at), FAILED);
+            }
+            assert_eq!(health.state(s(12)), healthy, "{budget:?}, {failures} failures before");
+            health.end(s(13), FAILED);
+            assert_eq!(health.state(s(13)).reason, BudgetSpent, "{budget:?}, {failures} failures before");
+        }
+    }
+}
+
+#[test]
 fn the_last_failure_is_kept_with_its_code() {
     type Row = (&'static [(u64, In)], Option<&'static str>);
     // reported -> code
