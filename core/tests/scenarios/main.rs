@@ -31,6 +31,7 @@ mod polls;
 mod replays;
 mod schedule_changes;
 mod schedule_takeovers;
+mod schedule_trouble;
 mod schedules;
 mod seat;
 mod sessions;

@@ -7,6 +7,7 @@ use crate::schedules::{MINUTE, check_log, every_minute, records, schedule, set};
 use onward_core::effect::Answer;
 use onward_core::ids::RequestId;
 use onward_core::input::{Call, Input, ScheduleDraft};
+use onward_core::limits::{Limit, LimitMet};
 use onward_core::manager::{SeatState, Why};
 use onward_core::refusal::Refusal;
 use onward_core::schedule::{MissedPolicy, Overlap, Timing, jitter};
@@ -253,6 +254,19 @@ fn a_run_that_somebody_asks_for_takes_the_place_of_no_instant() {
     rig.advance(secs(50));
     assert_eq!(records(&rig), [(1, 1, "run_now"), (1, 1, "still_running")]);
     check_log(&rig);
+}
+
+#[test]
+fn a_run_that_is_asked_for_under_a_request_needs_room_for_its_key() {
+    let mut rig = Rig::with(|settings| settings.limits.idempotency_keys = 1);
+    set(&mut rig, every_minute());
+    let run = |request: Option<&str>| Call::RunSchedule { schedule: name("tidy"), request: request.map(name) };
+    rig.call(run(Some("first"))).expect("accepted");
+    let met = LimitMet { limit: Limit::IdempotencyKeys, max: 1 };
+    assert_eq!(rig.call(run(Some("second"))), Err(Refusal::Limited(met)));
+    let again = rig.call(run(Some("first")));
+    assert!(matches!(again, Ok(Answer::Submitted(runs)) if runs[0].duplicate), "what was asked for is remembered");
+    rig.call(run(None)).expect("it has no key");
 }
 
 #[test]

@@ -396,7 +396,7 @@ fn a_critical_schedule_that_fails_again_and_again_is_reported_once() {
     assert_eq!((schedule(&rig).failures, schedule(&rig).failing_since), (0, None));
 }
 
-fn trouble(rig: &Rig) -> Option<&'static str> {
+pub fn trouble(rig: &Rig) -> Option<&'static str> {
     let now = rig.manager.log_time_at(rig.now.mono);
     schedule(rig).trouble(now).map(|(why, since)| {
         assert!(since <= now);
@@ -433,7 +433,8 @@ fn a_critical_schedule_that_nobody_runs_is_in_trouble_until_a_run_succeeds() {
     assert_eq!(trouble(&idle), None, "it is not critical");
 }
 
-fn said(rig: &mut Rig) -> Vec<&'static str> {
+/// The troubles of schedules that were said since this was asked last, and their ends.
+pub fn said(rig: &mut Rig) -> Vec<&'static str> {
     let code = |notice: ManagerNotice| match notice {
         ManagerNotice::ScheduleFailing { why, .. } => Some(why.code()),
         ManagerNotice::ScheduleRecovered { .. } => Some("recovered"),
