@@ -46,6 +46,22 @@ fn a_dead_letter_can_be_dropped() {
 }
 
 #[test]
+fn an_attempt_that_ends_with_its_job_is_not_the_one_too_many() {
+    let mut rig = Rig::new();
+    let session = rig.worker("w", 1, 2, &["k"]);
+    let draft = Draft { on_stuck: OnStuck::TimeOut, retry: retries(2, 0, 0), ..dag(&[("hangs", &[]), ("fails", &[])]) };
+    let id = rig.submit(draft);
+    let claims = given(&mut rig, session);
+    rig.advance(secs(60));
+    rig.fail(session, claims[1]).unwrap();
+    rig.advance(secs(1));
+    assert_eq!(rig.claim(session).workflow, 1, "its last attempt runs");
+    rig.advance(secs(60));
+    assert_eq!((states(&rig, id), rig.state_of(id)), (vec!["timed_out"; 2], JobState::TimedOut));
+    assert!(!rig.view(id).dead_letter, "neither was stuck, or failed, as often as it may be");
+}
+
+#[test]
 fn the_oldest_dead_letters_make_room_and_that_is_said() {
     let mut rig = Rig::with(|settings| settings.limits.dead_letters = 2);
     let session = rig.worker("w", 1, 1, &["k"]);
