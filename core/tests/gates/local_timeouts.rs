@@ -57,6 +57,17 @@ fn an_attempt_that_is_stuck_beside_another_is_reported_when_that_one_moves_again
 }
 
 #[test]
+fn an_attempt_that_is_stuck_beside_another_does_not_wait_for_its_next_beat_to_be_reported() {
+    let mut world = World::new(&["a", "b"]);
+    two_hang(&mut world);
+    let (first, now) = (newest_stuck(&world), world.now);
+    world.datacenters[0].habit = Habit::Sleep;
+    world.datacenters[0].move_one(first, now);
+    world.advance(secs(1));
+    assert_ne!(newest_stuck(&world), first);
+}
+
+#[test]
 fn an_attempt_that_is_stuck_beside_another_is_reported_when_that_one_has_ended() {
     let mut world = World::new(&["a", "b"]);
     let job = two_hang(&mut world);

@@ -152,6 +152,39 @@ fn nor_does_it_lengthen_that_of_a_gate_that_never_answered() {
 }
 
 #[test]
+fn nor_does_it_lengthen_that_of_a_gate_that_has_just_answered() {
+    let mut world = World::new(&["a", "b"]);
+    let job = world.submit(with_policy(TimeoutPolicy::All, impatient(&["a", "b"])));
+    world.advance(secs(2));
+    world.datacenters[0].habit = Habit::Hang;
+    world.until(secs(140), "it is stuck", |world| world.datacenters[0].timed_out_locally(job) > Wall::ZERO);
+    // The first answer is logged at once, and no other one can have come before the takeover.
+    world.advance(secs(2));
+    world.kill_gate();
+    world.datacenters[0].crash();
+    let now = world.now;
+    world.datacenters[0].take_over(now);
+    world.until(secs(310), "nobody answers any more", |world| !world.datacenters[0].runs(job));
+    let silence = world.now.wall.since(world.datacenters[0].last_word(job));
+    assert!((secs(300)..secs(304)).contains(&silence), "since the last answer: {silence:?}");
+}
+
+#[test]
+fn an_ended_job_is_kept_at_least_as_long_as_its_key_is_remembered() {
+    const HOUR: u64 = 3_600;
+    let mut world = World::new(&["a"]);
+    world.datacenters[0].habit = Habit::Finish;
+    let brief =
+        |key: Option<&str>| Draft { retain: Some(secs(60)), idempotency_key: key.map(Into::into), ..impatient(&["a"]) };
+    let [keyed, plain] = [Some("key"), None].map(|key| world.submit(brief(key)));
+    world.advance(secs(HOUR));
+    assert!(world.gate().job(plain).is_none(), "it was to be kept for a minute");
+    assert_eq!(world.submit(brief(Some("key"))), keyed, "the same submission again");
+    world.advance(secs(24 * HOUR));
+    assert!(world.gate().job(keyed).is_none());
+}
+
+#[test]
 fn a_gate_knows_so_many_datacenters_and_keeps_so_many_ended_jobs() {
     let mut world = World::with(1, &["a"], |settings| {
         settings.limits.datacenters = 2;

@@ -146,3 +146,25 @@ impl Gates {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The job is there for another stream, or for none yet.
+    #[test]
+    fn reports_for_a_stream_that_is_closed_wake_nobody() {
+        let [closed, other] = [StreamId(1), StreamId(2)];
+        let round = |to| Round { to, after: None, is_transfer: false };
+        let next = |gates: &Gates| gates.next(|at| Mono::from_ms(at.as_ms()));
+        let mut gates = Gates::default();
+        gates.jobs.insert(JobId::from_u128(7));
+        gates.streams.insert(closed, GateStream::default());
+        gates.rounds.extend([round(Some(closed)), round(Some(other))]);
+        gates.close(closed);
+        assert_eq!(gates.rounds.iter().map(|round| round.to).collect::<Vec<_>>(), [Some(other)]);
+        assert_eq!(next(&gates), Some(Mono::ZERO), "the other is still owed its reports");
+        gates.close(other);
+        assert_eq!(next(&gates), None);
+    }
+}
