@@ -1,6 +1,7 @@
 //! Each change to files and folders fails in turn, while a log and an archive are made, backed up and restored: what is
 //! said to be done is, and what failed can be done again.
 
+use core::cell::Cell;
 use core::ops::ControlFlow::Continue;
 use std::time::SystemTime;
 
@@ -41,6 +42,21 @@ fn whichever_change_fails_a_data_folder_is_made_at_the_next_try() {
         assert!(made.is_ok() || filled(&data).is_ok(), "{fault:?}");
         assert!(is_whole(&data), "{fault:?}");
     });
+}
+
+/// After a loss of power, a file is not there whose name was not durable.
+#[test]
+fn a_file_is_not_made_before_its_name_is_durable() {
+    let is_refused = Cell::new(false);
+    faults::each(|fault| {
+        let folder = tempfile::tempdir().unwrap();
+        let made = EmbeddedArchive::open(folder.path());
+        faults::heal();
+        let has_name = folder.path().join("archive.redb").exists();
+        assert!(made.is_err() || has_name, "{fault:?}");
+        is_refused.set(is_refused.get() || (made.is_err() && has_name));
+    });
+    assert!(is_refused.get(), "that its name could not be made durable was not noticed");
 }
 
 #[test]

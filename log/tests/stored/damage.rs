@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use onward_core::event::StampedEvent;
 use onward_core::fence::Term;
 use onward_core::ids::Seq;
-use onward_log::{BatchId, BatchKey, Blob, EmbeddedLog, Error, EventLog, Log, OnLoss};
+use onward_log::{BatchId, BatchKey, Blob, EmbeddedLog, Error, EventLog, Log, LogRow, OnLoss};
 use redb::StorageBackend;
 
 use crate::samples::Draw;
@@ -269,4 +269,36 @@ fn damage_is_refused_with_what_is_lost_or_loses_nothing() {
     }
     let counts = format!("{refused} refused, {harmless} harmless and {torn} like a torn write of {cases}");
     assert!(refused * 4 > cases && harmless * 10 > cases && torn * 10 < cases, "{counts}");
+}
+
+/// What redb has noted goes as far as the beginning of the half, since rows are moved to it from the middle of one on.
+#[test]
+fn no_more_than_comes_between_two_notes_is_lost_unnoticed_in_any_half() {
+    const HALF: usize = 128 << 10;
+    const FILLED: usize = 56 << 10;
+    // Each half for the first time, and then begun again where the file grows no more.
+    for begun in 1..=4 {
+        let (redb, journal) = (Bytes::default(), Bytes::default());
+        let mut log = opened(&redb, &journal, HALF as u64, OnLoss::Refuse).unwrap();
+        let term = log.seize_seat().unwrap().term;
+        let (mut places, mut seq, mut begins) = (Vec::new(), 0, 0);
+        while begins < begun || places.iter().map(ExactSizeIterator::len).sum::<usize>() < FILLED {
+            seq += 1;
+            let key = BatchKey { term, id: BatchId(seq), first: Seq(seq) };
+            log.append(key, LogRow { count: 1, body: &[7; 1_000] }, &[]).unwrap();
+            let place = journal.0.lock().unwrap().newest.clone();
+            if place.start % HALF == 0 {
+                places.clear();
+                begins += 1;
+            }
+            places.push(place);
+        }
+        let (redb, journal) = (redb.copy(), journal.copy());
+        drop(log);
+        let (end, longest) = (places[places.len() - 1].end, places[0].len());
+        let first_lost = places.iter().rfind(|place| place.start + NOTE_EVERY + longest < end).unwrap().start;
+        journal.0.lock().unwrap().bytes[first_lost..end + MARK].fill(0);
+        let opened = opened(&redb, &journal, HALF as u64, OnLoss::Refuse);
+        assert!(matches!(opened, Err(Error::Lost(_))), "half {begun}: {opened:?}");
+    }
 }

@@ -118,6 +118,17 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_whose_log_is_gone_is_not_called_gone_with_it() {
+        for on_loss in [OnLoss::Refuse, OnLoss::Accept] {
+            let folder = used(true);
+            fs::remove_file(folder.path().join(LOG.file)).unwrap();
+            let opened = OpenedPair::open(folder.path(), on_loss);
+            assert!(matches!(opened, Err(Error::Corrupt { .. })), "{on_loss:?}: {opened:?}");
+            assert!(folder.path().join(journal::NAME).exists(), "{on_loss:?}");
+        }
+    }
+
+    #[test]
     fn a_restore_that_did_not_finish_is_called_that() {
         let folder = used(true);
         fs::remove_file(folder.path().join(LOG.file)).unwrap();
