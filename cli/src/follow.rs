@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use onward::{JobInfo, JobState};
 use onward_api::job::{Attempt, Progress};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::answer::{Layout, PrintableAnswer};
 use crate::client::NodeClient;
@@ -56,9 +57,14 @@ pub fn say_on_interrupt(screen: &Screen, id: &str) -> Result<()> {
     let (screen, id) = (*screen, id.to_owned());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     ONCE.call_once(|| {
+        // Heard from now on, and not only once the thread runs. Where it cannot be heard, it ends this process as ever.
+        let heard = {
+            let _inside = runtime.enter();
+            signal(SignalKind::interrupt())
+        };
+        let Ok(mut interrupt) = heard else { return };
         let wait = async move {
-            // Where the signal cannot be heard, it ends this process as ever.
-            if tokio::signal::ctrl_c().await.is_ok() {
+            if interrupt.recv().await.is_some() {
                 StatusLine::wipe(screen.bars);
                 screen.note(format!(
                     "onward: job {id} goes on; `onward wait {id}` waits again, `onward cancel {id}` stops it"

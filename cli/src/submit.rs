@@ -45,13 +45,14 @@ pub fn run(args: SubmitArgs, client: &NodeClient, screen: &Screen) -> Result<u8>
         }
         return Ok(0);
     }
+    // Who has seen the id may interrupt.
+    follow::say_on_interrupt(screen, id)?;
     match screen.json {
         true => screen.raw(answer.text(), Layout::Line)?,
         false => screen.line(id)?,
     }
     let patience = Patience::new(None);
     if with_logs {
-        follow::say_on_interrupt(screen, id)?;
         logs::to_the_end(&patience, client, screen, id)?;
     }
     follow::to_the_end(&patience, client, screen, id)

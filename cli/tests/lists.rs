@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
 
 use rustix::process::Signal;
@@ -316,12 +317,15 @@ async fn waiting_can_show_what_is_printed_and_says_when_the_job_goes_on() {
     let mut command = onward(&["submit", "--wait", "--", "sleep", "1000"]);
     command.env("ONWARD_SERVER", &stage.node.url).env("ONWARD_DATA", stage.folder.path());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut id = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut id).unwrap();
     let mut client = stage.client;
     let running = until("it runs", PATIENCE, async || {
         let list = client.get("/v1/jobs?state=running").await.json();
         list["jobs"][0]["id"].as_str().map(str::to_owned)
     })
     .await;
+    assert_eq!(id.trim(), running);
     signal(child.id(), Signal::INT);
     assert_eq!(process::ended(&mut child, PATIENCE).await, Some(130));
     let said = err(&child.wait_with_output().unwrap());

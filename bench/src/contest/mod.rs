@@ -34,7 +34,7 @@ pub struct PeerInfo {
 
 /// A system that can be started here.
 pub trait Contender {
-    type StartedPeer: Running;
+    type Running: StartedPeer;
 
     fn about(&self) -> PeerInfo;
 
@@ -42,11 +42,11 @@ pub trait Contender {
     fn missing(&self) -> Option<String>;
 
     /// Starts its server with its files in this empty folder, and connects.
-    async fn start(&self, folder: &Path) -> Result<Self::StartedPeer, ContestError>;
+    async fn start(&self, folder: &Path) -> Result<Self::Running, ContestError>;
 }
 
 /// A started system. Its server ends when this is dropped.
-pub trait Running {
+pub trait StartedPeer {
     /// Adds jobs for so long, `batch` in a call, the next call after the answer to the last: how many were
     /// acknowledged. A system without calls of many jobs sends `batch` of them before it waits for their answers.
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError>;

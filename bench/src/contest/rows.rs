@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{BATCH, Contender, ContestError, PeerInfo, Running};
+use super::{BATCH, Contender, ContestError, PeerInfo, StartedPeer};
 
 /// The amounts that are run.
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +127,7 @@ pub async fn measure<C: Contender>(contender: &C, plan: ContestPlan) -> Result<M
 }
 
 /// Drains as many jobs as take about that long, by a short run before.
-pub async fn drain(running: &mut impl Running, in_flight: usize, time: Duration) -> Result<f64, ContestError> {
+pub async fn drain(running: &mut impl StartedPeer, in_flight: usize, time: Duration) -> Result<f64, ContestError> {
     let few = (2 * in_flight as u64).max(200);
     running.fill(few).await?;
     let rate = few as f64 / running.drain(few, in_flight).await?.as_secs_f64();

@@ -17,7 +17,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::program::NodeProcess;
 use super::{KIND, about, number_of, payload, program};
-use crate::contest::{BATCH, Contender, ContestError, PeerInfo, Running};
+use crate::contest::{BATCH, Contender, ContestError, PeerInfo, StartedPeer};
 
 /// Beats in a frame, and frames that wait for their answers.
 const BEATS: usize = 1_000;
@@ -38,7 +38,7 @@ pub struct OverGrpc {
 }
 
 impl Contender for Grpc {
-    type StartedPeer = OverGrpc;
+    type Running = OverGrpc;
 
     fn about(&self) -> PeerInfo {
         about("Onward, gRPC")
@@ -98,7 +98,7 @@ impl OverGrpc {
     }
 }
 
-impl Running for OverGrpc {
+impl StartedPeer for OverGrpc {
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let begun = Instant::now();
         let before = self.submitted;

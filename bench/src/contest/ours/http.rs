@@ -15,7 +15,7 @@ use tokio::time::{Instant as Tick, sleep_until};
 
 use super::program::NodeProcess;
 use super::{KIND, about, number_of, payload, program};
-use crate::contest::{BATCH, Contender, ContestError, PeerInfo, Running};
+use crate::contest::{BATCH, Contender, ContestError, PeerInfo, StartedPeer};
 
 /// The most jobs that one call takes or settles.
 const AT_ONCE: usize = 256;
@@ -36,7 +36,7 @@ pub struct OverHttp {
 }
 
 impl Contender for Http {
-    type StartedPeer = OverHttp;
+    type Running = OverHttp;
 
     fn about(&self) -> PeerInfo {
         about("Onward, HTTP")
@@ -73,7 +73,7 @@ impl OverHttp {
     }
 }
 
-impl Running for OverHttp {
+impl StartedPeer for OverHttp {
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let begun = Instant::now();
         let before = self.submitted;

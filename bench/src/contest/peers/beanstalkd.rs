@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::super::{BATCH, Contender, ContestError, PeerInfo, Running};
+use super::super::{BATCH, Contender, ContestError, PeerInfo, StartedPeer};
 use super::server::{self, PeerServer};
 use super::{age, batches, paced, payload};
 
@@ -39,7 +39,7 @@ impl Beanstalkd {
 }
 
 impl Contender for Beanstalkd {
-    type StartedPeer = Instance;
+    type Running = Instance;
 
     fn about(&self) -> PeerInfo {
         match self.synced {
@@ -89,7 +89,7 @@ impl Instance {
     }
 }
 
-impl Running for Instance {
+impl StartedPeer for Instance {
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let started = Instant::now();
         let mut added = 0;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 
-use super::super::{BATCH, Contender, ContestError, PAYLOAD, PeerInfo, Running};
+use super::super::{BATCH, Contender, ContestError, PAYLOAD, PeerInfo, StartedPeer};
 use super::server::{self, PeerServer};
 use super::{install, text};
 
@@ -36,7 +36,7 @@ pub fn module_missing() -> bool {
 pub struct BullMq;
 
 impl Contender for BullMq {
-    type StartedPeer = Instance;
+    type Running = Instance;
 
     fn about(&self) -> PeerInfo {
         PeerInfo { name: "BullMQ appendfsync always", durable: "fsync before each answer", before_answer: true }
@@ -110,7 +110,7 @@ fn milliseconds(value: &Value) -> Result<Duration, ContestError> {
     Ok(Duration::from_secs_f64(number(value)? / 1_000.0))
 }
 
-impl Running for Instance {
+impl StartedPeer for Instance {
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let question = json!({"do": "enqueue", "batch": batch, "time": time.as_millis() as u64});
         Ok(number(&self.ask(&question).await?)? as u64)

@@ -10,7 +10,7 @@ use async_nats::jetstream::{self, AckKind, Context};
 use async_nats::{Client, Message, Subject, Subscriber};
 use tokio_stream::StreamExt;
 
-use super::super::{BATCH, Contender, ContestError, PeerInfo, Running};
+use super::super::{BATCH, Contender, ContestError, PeerInfo, StartedPeer};
 use super::server::{self, PeerServer};
 use super::{age, batches, paced, payload, text};
 
@@ -45,7 +45,7 @@ impl NatsPeer {
 }
 
 impl Contender for NatsPeer {
-    type StartedPeer = Instance;
+    type Running = Instance;
 
     fn about(&self) -> PeerInfo {
         match self.synced {
@@ -148,7 +148,7 @@ impl Instance {
     }
 }
 
-impl Running for Instance {
+impl StartedPeer for Instance {
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let started = Instant::now();
         let mut added = 0;

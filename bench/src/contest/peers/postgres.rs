@@ -13,7 +13,7 @@ use rustix::process::{Signal, geteuid};
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 
-use super::super::{BATCH, Contender, ContestError, PeerInfo, Running};
+use super::super::{BATCH, Contender, ContestError, PeerInfo, StartedPeer};
 use super::server::{self, PeerServer};
 use super::{age, batches, paced, payload};
 
@@ -49,7 +49,7 @@ const EXTEND: &str = "update jobs set leased_until = now() + interval '1 hour' w
 pub struct PostgresPeer;
 
 impl Contender for PostgresPeer {
-    type StartedPeer = Instance;
+    type Running = Instance;
 
     fn about(&self) -> PeerInfo {
         PeerInfo { name: "PostgreSQL skip locked", durable: "fsync before each commit's answer", before_answer: true }
@@ -225,7 +225,7 @@ pub struct Instance {
     _server: PeerServer,
 }
 
-impl Running for Instance {
+impl StartedPeer for Instance {
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let started = Instant::now();
         let mut added = 0;

@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
 use tokio_stream::StreamExt;
 
-use super::super::{Contender, ContestError, PeerInfo, Running};
+use super::super::{Contender, ContestError, PeerInfo, StartedPeer};
 use super::server::{self, PeerServer};
 use super::{age, batches, paced, payload};
 
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct RabbitMq;
 
 impl Contender for RabbitMq {
-    type StartedPeer = Instance;
+    type Running = Instance;
 
     fn about(&self) -> PeerInfo {
         PeerInfo { name: "RabbitMQ quorum queue", durable: "fsync before each confirm", before_answer: true }
@@ -142,7 +142,7 @@ async fn cancel(channel: &Channel, tag: ShortString) -> Result<(), ContestError>
     Ok(())
 }
 
-impl Running for Instance {
+impl StartedPeer for Instance {
     async fn enqueue(&mut self, batch: usize, time: Duration) -> Result<u64, ContestError> {
         let body = payload();
         let started = Instant::now();
