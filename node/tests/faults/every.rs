@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use onward_core::ids::Claim;
+use onward_core::ids::{Claim, Name};
 use onward_node::engine::Engine;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -67,7 +67,7 @@ async fn every_case<F: Future<Output = Result<u64, String>> + Send>(
 }
 
 /// Jobs of each size go through all of their lives.
-async fn live(world: &World, seed: u64) -> Result<(), Stop> {
+pub async fn live(world: &World, seed: u64) -> Result<(), Stop> {
     let mut draw = Draw::new(seed);
     let engine = world.start().await?;
     let lived = async {
@@ -77,8 +77,18 @@ async fn live(world: &World, seed: u64) -> Result<(), Stop> {
                 submitted.push(world.submit(&engine, draw.bytes()).await?);
             }
             world.cancel(&engine, submitted[3]).await?;
+            world.extend(&engine, submitted[2], &name("more"), &mut draw).await?;
+            world.extend(&engine, submitted[2], &name(&format!("more{round}")), &mut draw).await?;
+            fail(world, &engine, &mut draw, true).await?;
+            fail(world, &engine, &mut draw, false).await?;
             let ended = world.succeed(&engine, draw.bytes()).await?;
             world.succeed(&engine, draw.bytes()).await?;
+            match (round, world.dead_letter()) {
+                (0, Some(dead)) => world.replay(&engine, dead, &name("again")).await?,
+                (1, Some(dead)) => world.drop_dead_letter(&engine, dead).await?,
+                _ => {}
+            }
+            world.set_paused(&engine, &name("side"), round != 1).await?;
             world.let_archive(&engine).await;
             if let Some(ended) = ended {
                 world.retry(&engine, ended, round).await?;
@@ -89,6 +99,18 @@ async fn live(world: &World, seed: u64) -> Result<(), Stop> {
     let lived = lived.await;
     world.stop(engine).await?;
     lived
+}
+
+/// An attempt that comes some way and then fails, if there is a job that is ready.
+async fn fail(world: &World, engine: &Engine, draw: &mut Draw, retryable: bool) -> Result<(), Stop> {
+    let Some(claim) = world.lease(engine).await? else { return Ok(()) };
+    world.checkpoint(engine, claim, draw.bytes()).await?;
+    let last = (draw.below(2) == 0).then(|| draw.bytes());
+    world.fail(engine, claim, draw.words(), retryable, last).await
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
 }
 
 /// A fault of one operation, the `nth` of those that count.
@@ -209,14 +231,26 @@ async fn load(world: &World, engine: &Engine, seed: u64) -> Result<(), Stop> {
     let mut draw = Draw::new(seed);
     let mut known = Vec::new();
     for step in 0..40 {
-        let done = match draw.below(9) {
+        // Few enough that some are asked for again.
+        let request = name(&format!("{seed}-{}", draw.below(3)));
+        let done = match draw.below(14) {
             0..3 => world.submit(engine, draw.bytes()).await.map(|id| known.push(id)),
-            3..6 => attempt(world, engine, &mut draw).await,
-            6 => match known.pop() {
+            3..8 => attempt(world, engine, &mut draw).await,
+            8 => match known.pop() {
                 Some(id) => world.cancel(engine, id).await,
                 None => Ok(()),
             },
-            7 => world.files.change_tokens(format!("{seed}-{step}"), &mut draw).await,
+            9 => world.files.change_tokens(format!("{seed}-{step}"), &mut draw).await,
+            10 => match known.last() {
+                Some(id) => world.extend(engine, *id, &request, &mut draw).await,
+                None => Ok(()),
+            },
+            11 => match world.dead_letter() {
+                Some(dead) if draw.below(3) == 0 => world.drop_dead_letter(engine, dead).await,
+                Some(dead) => world.replay(engine, dead, &request).await,
+                None => Ok(()),
+            },
+            12 => world.set_paused(engine, &name(&format!("side{seed}")), draw.below(2) == 0).await,
             _ => {
                 world.let_archive(engine).await;
                 Ok(())
@@ -231,13 +265,22 @@ async fn load(world: &World, engine: &Engine, seed: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// One that prints, if there is a job that is ready.
+/// One that prints and leaves checkpoints, if there is a job that is ready.
 async fn attempt(world: &World, engine: &Engine, draw: &mut Draw) -> Result<(), Stop> {
     let Some(claim) = world.lease(engine).await? else { return Ok(()) };
     for _ in 0..draw.below(3) {
         world.files.print(engine, claim, &draw.printed()).await.or_else(go_on)?;
     }
-    world.settle(engine, claim, draw.bytes()).await
+    for _ in 0..draw.below(3) {
+        world.checkpoint(engine, claim, draw.bytes()).await.or_else(go_on)?;
+    }
+    match draw.below(2) {
+        0 => world.settle(engine, claim, draw.bytes()).await,
+        _ => {
+            let (retryable, last) = (draw.below(2) == 0, (draw.below(2) == 0).then(|| draw.bytes()));
+            world.fail(engine, claim, draw.words(), retryable, last).await
+        }
+    }
 }
 
 /// Until the disk has done so much, or all clients have.

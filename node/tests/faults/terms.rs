@@ -1,5 +1,6 @@
 //! Term after term on a log that fails: callers hear why, and the disk is left in peace between two attempts.
 
+use core::fmt::Debug;
 use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -11,6 +12,7 @@ use onward_log::engines::memory::AppendFault;
 use onward_log::{Error, EventLog, MemoryLog};
 use onward_node::engine::{Engine, EngineRefusal};
 use tokio::time::timeout;
+use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata};
 
@@ -20,8 +22,18 @@ use crate::waiting::until_seen;
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Counts what the node's own log would have as errors. Other tests of this process may add some of theirs.
+/// Counts what the node's own log would have as errors about a fault that was injected into a [`MemoryLog`]. The disks of
+/// other tests in this process fail in other words.
 struct ErrorLines;
+
+/// Whether a line is about such a fault.
+struct IsInjected(bool);
+
+impl Visit for IsInjected {
+    fn record_debug(&mut self, _: &Field, value: &dyn Debug) {
+        self.0 |= format!("{value:?}").contains("injected");
+    }
+}
 
 static ERROR_LINES: AtomicU64 = AtomicU64::new(0);
 
@@ -30,8 +42,10 @@ impl tracing::Subscriber for ErrorLines {
         *about.level() == Level::ERROR
     }
 
-    fn event(&self, _: &Event<'_>) {
-        ERROR_LINES.fetch_add(1, Ordering::Relaxed);
+    fn event(&self, event: &Event<'_>) {
+        let mut is_injected = IsInjected(false);
+        event.record(&mut is_injected);
+        ERROR_LINES.fetch_add(u64::from(is_injected.0), Ordering::Relaxed);
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
