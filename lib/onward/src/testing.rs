@@ -19,7 +19,7 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(async {
 //! // In a test: #[tokio::test(start_paused = true)]
 //! let ended = TestAttempt::of("transcode").payload(&90).run(transcode).await;
-//! assert_eq!(ended.outcome, Outcome::Succeeded(90.into()));
+//! assert_eq!(ended.outcome, TestOutcome::Succeeded(90.into()));
 //! assert_eq!(ended.progress(), Some((90, Some(90))));
 //! assert_eq!(ended.took, Duration::from_secs(5400));
 //! # });
