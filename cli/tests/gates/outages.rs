@@ -210,8 +210,9 @@ async fn another_manager_takes_a_gates_job_over_and_the_timeout_goes_on() {
     let ended_there = at_manager(second, &id).await;
     for (ended, of_first) in [(&job, &shown), (&ended_there, &there)] {
         assert_eq!(ended["started_at"], of_first["started_at"], "{ended}");
-        assert!(ended["ended_at"].as_str() >= of_first["deadline_at"].as_str(), "not before its time: {ended}");
     }
+    // The gate decides, by its own clock: the job came to it a moment before it came to the datacenter.
+    assert!(job["ended_at"].as_str() >= shown["deadline_at"].as_str(), "not before its time: {job}");
     mark.gone(ENDS_WITHIN).await;
 }
 

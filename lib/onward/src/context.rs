@@ -432,7 +432,7 @@ impl Context {
 
 /// Work that beats by being done; see [`Heartbeat`] for more.
 impl Context {
-    /// Wraps a reader so that every read that gets bytes beats. With [`Reader::of_total`] it reports how far it is, too.
+    /// Wraps a reader so that every read that gets bytes beats. With [`BeatingReader::of_total`] it reports how far it is, too.
     ///
     /// ```no_run
     /// # async fn copy(ctx: onward::Context) -> Result<(), onward::Failure> {
