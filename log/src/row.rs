@@ -81,7 +81,7 @@ pub struct RowIdentity {
 }
 
 impl StoredRow {
-    /// Reads a row that [`Row::put`] wrote.
+    /// Reads a row that [`LogRow::put`] wrote.
     pub fn read(bytes: Vec<u8>) -> Result<Self, DecodeError> {
         let (format, mut rest) = unframe(&bytes)?;
         let term = Term::new(take_number(&mut rest)?);

@@ -7,12 +7,12 @@
 //! | [`FaultProxy::cut`] | its connections close | the same |
 //! | [`FaultProxy::refuse`] | new connections close at once, too | nothing |
 //! | [`FaultProxy::silence`] | a half-open network: connections stay, nothing comes | the same |
-//! | [`FaultProxy::hold`] | no answer | what is held arrives late, once it is [released](Proxy::release) |
+//! | [`FaultProxy::hold`] | no answer | what is held arrives late, once it is [released](FaultProxy::release) |
 //! | [`FaultProxy::abandon`] | its connection closes | nothing: what is held may still come |
 //! | [`FaultProxy::lose_next_answer`] | its connection closes instead of an answer | a request that it carries out |
 //! | [`FaultProxy::delay`] | a slow network | the same |
 //!
-//! One that was started [with datagrams](Proxy::with_datagrams) passes these on as well, and loses them while it is silent
+//! One that was started [with datagrams](FaultProxy::with_datagrams) passes these on as well, and loses them while it is silent
 //! or refuses.
 
 use std::io::{self, Read, Write};
