@@ -318,7 +318,8 @@ async fn waiting_can_show_what_is_printed_and_says_when_the_job_goes_on() {
     command.env("ONWARD_SERVER", &stage.node.url).env("ONWARD_DATA", stage.folder.path());
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut id = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut id).unwrap();
+    let mut printed = BufReader::new(child.stdout.take().unwrap());
+    printed.read_line(&mut id).unwrap();
     let mut client = stage.client;
     let running = until("it runs", PATIENCE, async || {
         let list = client.get("/v1/jobs?state=running").await.json();
